@@ -1,0 +1,233 @@
+/*
+ * libcachestore: a prefix cache for LLM serving, bounded by bytes.
+ *
+ * The store owns all memory that holds KV: one arena of equal pages. A live sequence takes its pages from it,
+ * publishes them as it goes, and what is published is shared by reference count, found again by any later
+ * prompt with the same leading token ids, written behind to disk and read back after a restart. The store
+ * knows pages as opaque bytes.
+ *
+ *   cs_sequence_open(ids)   longest stored prefix found by rolling hash, proven by token ids; what is on disk
+ * starts loading cs_sequence_poll()      ... until everything has landed, or the deadline has passed (then:
+ * the verified part) cs_sequence_grow()      pages for the tokens to come cs_sequence_publish()   all full
+ * pages so far (and notes) in one call cs_sequence_close()     references dropped; what was published stays
+ * while bytes last
+ *
+ * A key is a chain over token ids, page by page, seeded by the store's secret, the fingerprint and the
+ * tenant: another model's or another tenant's bytes are never found. The hash finds; stored ids and seeded
+ * checksums prove. Any doubt is a miss: no call of this header fails because a stored byte is bad.
+ *
+ * Threads: every function may be called from any thread unless it says otherwise; a cs_sequence belongs to
+ * one thread at a time. No call waits for disk or index except cs_open, cs_flush, cs_close and the
+ * cs_inspect_* family.
+ */
+#ifndef ISOTHERM_CACHESTORE_H
+#define ISOTHERM_CACHESTORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CS_OK = 0,
+    CS_ENOMEM = -1,   /* host memory */
+    CS_EINVAL = -2,   /* an argument this header forbids; the message of cs_open names it */
+    CS_EFULL = -3,    /* no page can be freed: everything is in use by live sequences or pinned */
+    CS_EIO = -4,      /* open, lock, read, write or sync failed */
+    CS_EBUSY = -5,    /* another process has the store open */
+    CS_EVERSION = -6, /* made by another format version */
+    CS_EFORMAT = -7,  /* not a store, or its STORE file is damaged */
+    CS_ENOTFOUND = -8,
+    CS_ECORRUPT = -9, /* verification failed (inspection only; serving turns it into a miss) */
+};
+const char *cs_strerror(int code);
+
+struct cs_store;
+struct cs_sequence;
+
+struct cs_key {
+    uint64_t lo, hi;
+};
+
+/* Who may share with whom. All zero: the one anonymous tenant. */
+struct cs_tenant {
+    uint8_t id[16];
+};
+
+enum cs_log_level { CS_LOG_INFO, CS_LOG_WARN };
+
+struct cs_config {
+    /* Geometry. A page holds page_tokens tokens in page_bytes bytes; its stride in the arena and on disk is
+     * page_bytes rounded up to 4096. */
+    uint32_t page_tokens;
+    uint64_t page_bytes;
+    uint8_t fingerprint[32]; /* whatever, if changed, makes stored KV useless */
+
+    /* Budgets in bytes, enforced at all times. */
+    uint64_t arena_bytes; /* at least one page */
+    uint64_t index_bytes; /* spans, token ids, notes; 0: arena_bytes / 64, at least 16 MiB, plus the same of
+                             disk_bytes */
+    const char *disk_dir; /* NULL: no disk tier */
+    uint64_t disk_bytes;  /* volumes and catalogue together */
+
+    /* Deadline of a restore: max(restore_deadline_ms, 3 x predicted); 0 switches it off. */
+    uint32_t restore_deadline_ms;
+
+    /* Shape of the disk tier; 0 takes the default. Tests use tiny ones. */
+    uint64_t span_bytes;        /* 4 MiB: a span's header and pages */
+    uint64_t chunk_bytes;       /* 256 KiB */
+    uint64_t extent_bytes;      /* 1 GiB: growth step of a volume, at most disk_bytes */
+    uint64_t flush_bytes;       /* 64 MiB: data written between two syncs */
+    uint32_t flush_interval_ms; /* 1000 */
+    uint64_t inflight_bytes;    /* 96 MiB */
+
+    void (*log)(void *ctx, enum cs_log_level level, const char *line);
+    void *log_ctx;
+};
+
+/* Opens (creating it if need be) and serves at once. Where the disk tier cannot be had (io_uring refused,
+ * directory read-only) the store opens without it and logs one line; a store in use (CS_EBUSY) or of another
+ * format version (CS_EVERSION) is refused. err gets one line on failure. Blocks for the catalogue's rows,
+ * never for payload. */
+int cs_open(const struct cs_config *config, struct cs_store **out, char *err, size_t err_len);
+/* Waits until everything published is durable or deadline_ms have passed. CS_OK, or CS_EIO with bytes still
+ * pending. */
+int cs_flush(struct cs_store *s, uint32_t deadline_ms);
+/* Flushes within deadline_ms, then closes. All sequences must be closed. */
+void cs_close(struct cs_store *s, uint32_t deadline_ms);
+
+/* ---- sequences --------------------------------------------------------------------------------------- */
+
+/* Why a prompt's tokens were not all reused: the reason at the point where reuse ended. */
+enum cs_miss {
+    CS_MISS_NONE,         /* all full pages of the first n - 1 tokens were reused */
+    CS_MISS_COLD,         /* nothing stored for this prefix, not even its first page */
+    CS_MISS_DIVERGED,     /* stored paths go on with other tokens, or stored history ends here */
+    CS_MISS_PARTIAL_PAGE, /* the rest is less than a page */
+    CS_MISS_EVICTED,    /* a span that was stored here has been evicted (known while its key is remembered) */
+    CS_MISS_DEADLINE,   /* the load was too slow */
+    CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
+    CS_MISS_IO,         /* the read failed */
+    CS_MISS_ARENA_FULL, /* no page to restore into */
+    CS_MISS_COUNT
+};
+const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */
+
+struct cs_reuse {
+    uint32_t tokens_device,
+        tokens_disk; /* reused, by the tier they came from; their sum is a multiple of page_tokens */
+    enum cs_miss miss;
+    uint32_t restore_us; /* open to last landed byte */
+};
+
+/* Finds the longest stored prefix of ids[0..n) that may be reused: at most floor((n - 1) / page_tokens)
+ * pages, so that one token is left to compute logits from (n = 0: nothing is looked up). Pins it and starts
+ * the disk reads. Keeps no pointer to ids. */
+int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const uint32_t *ids, size_t n,
+                     struct cs_sequence **out);
+/* 1: settled, *reuse filled, the pages of the reused tokens are in place and shared (do not write them). 0:
+ * still loading. */
+int cs_sequence_poll(struct cs_sequence *q, struct cs_reuse *reuse);
+/* Registers a callback for "poll would now return 1", called once from a store thread; it must not call the
+ * store. */
+void cs_sequence_notify(struct cs_sequence *q, void (*fn)(void *ctx), void *ctx);
+
+/* Makes room for n_tokens in all (reused ones included). New pages are private and their bytes are undefined.
+ * Evicts unused published pages as needed. CS_EFULL: nothing could be freed; the sequence is as before. */
+int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens);
+/* One pointer a page, valid until the next grow, publish or close of this sequence. */
+void *const *cs_sequence_pages(const struct cs_sequence *q);
+size_t cs_sequence_n_pages(const struct cs_sequence *q);
+
+/* A note: small opaque bytes addressed by a caller's key, living and dying with the path they were published
+ * with. */
+struct cs_note {
+    struct cs_key key;
+    const void *data;
+    uint32_t len; /* at most 1 MiB */
+};
+
+/* Publishes all full pages of ids[0..n): KV of those n tokens has been computed into the sequence's pages.
+ * ids must extend what was opened or published before. Pages already stored for these ids are not stored
+ * again. Done for the device when it returns; disk follows in the background. Work is proportional to the new
+ * bytes. Published pages become read-only. notes (n_notes) may be NULL. The same sequence may publish any
+ * number of times. */
+int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, const struct cs_note *notes,
+                        size_t n_notes);
+
+/* Drops the sequence's references and pages. A load still in flight is abandoned safely. */
+void cs_sequence_close(struct cs_sequence *q);
+
+/* ---- keys and notes ---------------------------------------------------------------------------------- */
+
+/* The rolling key of a growing list of ids, for callers that address boundaries. A value; copy it freely. */
+struct cs_chain {
+    struct cs_key page_key; /* key of the last full page, or the seed */
+    uint32_t n_pending;     /* ids since the last page edge */
+    uint32_t page_tokens;
+    uint32_t pending[32];
+    uint64_t n;
+};
+void cs_chain_init(const struct cs_store *s, const struct cs_tenant *tenant, struct cs_chain *c);
+void cs_chain_add(struct cs_chain *c, const uint32_t *ids, size_t n);
+/* Key of the position reached: the page's key at a page edge, the boundary key otherwise. */
+struct cs_key cs_chain_key(const struct cs_chain *c);
+
+/* Copies the note into a malloc'ed buffer the caller frees. CS_ENOTFOUND, CS_ENOMEM. The latest published
+ * note wins. */
+int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *len);
+
+/* ---- state, for /cache, /metrics and tests ------------------------------------------------------------ */
+
+struct cs_stats {
+    /* device */
+    uint64_t arena_bytes, page_stride, pages_total, pages_free, pages_live,
+        pages_cached; /* total = free + live + cached; live: referenced by a sequence */
+    /* index */
+    uint64_t spans, notes, index_bytes, index_budget;
+    /* disk */
+    bool disk_on;
+    const char *disk_engine; /* "uring"; "off" */
+    uint64_t disk_bytes, disk_budget, disk_spans,
+        pending_bytes;        /* disk_bytes: all on disk, catalogue included */
+    uint64_t records_foreign; /* rows of another fingerprint: kept, counted in the budget, never served */
+    /* totals since open */
+    uint64_t lookups, hits_full, hits_partial,
+        misses[CS_MISS_COUNT]; /* lookups = sum of misses[] (NONE is a full hit) */
+    uint64_t tokens_looked_up, tokens_device, tokens_disk;
+    uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages;
+    uint64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches, catalog_rows;
+    uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
+        dropped_index_full, dropped_disk_full;
+    uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
+    uint64_t sqes, submissions;
+};
+void cs_stats_get(const struct cs_store *s, struct cs_stats *out);
+
+/* ---- inspection of a store that nobody has open: cachestore-admin is built on these ---------------------
+ */
+
+struct cs_inspect;
+struct cs_store_info {
+    uint32_t format_version;
+    char uuid[37];
+    uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_notes, payload_bytes;
+};
+struct cs_span_info {
+    uint64_t record_id[2];
+    struct cs_key key, parent; /* parent: key of the page before the span's first page; zero at a root */
+    uint8_t fingerprint[32];
+    struct cs_tenant tenant;
+    uint32_t first_position, n_tokens, n_pages;
+    uint64_t payload_bytes, disk_bytes;
+    int64_t created_unix, used_unix;
+};
+/* Takes the store's lock: CS_EBUSY when it is in use. Reads only. */
+int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
+void cs_inspect_close(struct cs_inspect *i);
+int cs_inspect_info(struct cs_inspect *i, struct cs_store_info *out);
+/* Calls fn for each span, parents before children; a non-zero return of fn stops and is returned. */
+int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_span_info *span), void *ctx);
+/* Reads and checks one span whole: CS_OK, CS_ECORRUPT (why has one line) or CS_EIO. */
+int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
+
+#endif

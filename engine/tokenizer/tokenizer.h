@@ -1,0 +1,70 @@
+/*
+ * Byte-level BPE over a GGUF's own vocabulary and merges, with hand-written pre-tokenizer scanners (gpt2,
+ * smollm, llama3, qwen2), special and added tokens, and a streaming detokenizer that never emits a broken
+ * UTF-8 sequence.
+ *
+ * Text is bytes of any content; invalid UTF-8 survives byte for byte where the vocabulary has the bytes. A
+ * byte that the vocabulary lacks is dropped, as the Hugging Face tokenizers library drops it. No normaliser.
+ * Threads: an open tokenizer is immutable; encode and decode may run on any thread at once.
+ * Errors: ENG_* codes of engine/tokenizer/errors.h; err buffers get one line.
+ */
+#ifndef ISOTHERM_ENGINE_TOKENIZER_H
+#define ISOTHERM_ENGINE_TOKENIZER_H
+
+#include "engine/tokenizer/errors.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fmt_gguf;
+
+/* A growing list of token ids. Zero-initialise; eng_ids_free when done. */
+struct eng_ids {
+    uint32_t *data;
+    size_t n, cap;
+};
+int eng_ids_add(struct eng_ids *v, const uint32_t *ids, size_t n); /* ENG_OK or ENG_ENOMEM, unchanged then */
+void eng_ids_free(struct eng_ids *v);
+
+struct eng_tokenizer;
+
+/* Builds from tokenizer.ggml.*; refuses an unknown model or pre-tokenizer by name. Keeps no reference to g.
+ */
+int eng_tokenizer_open(const struct fmt_gguf *g, struct eng_tokenizer **out, char *err, size_t err_len);
+void eng_tokenizer_close(struct eng_tokenizer *t);
+
+uint32_t eng_tokenizer_n_vocab(const struct eng_tokenizer *t);
+/* Special ids; UINT32_MAX where the model has none. */
+uint32_t eng_tokenizer_bos(const struct eng_tokenizer *t);
+uint32_t eng_tokenizer_eos(const struct eng_tokenizer *t);
+bool eng_tokenizer_add_bos(const struct eng_tokenizer *t); /* the file asks for BOS before a text */
+/* True for every id that ends a reply: eos, eot, <|im_end|>, <|eot_id|>, <|endoftext|>, ... as the vocabulary
+ * has them. */
+bool eng_tokenizer_is_end(const struct eng_tokenizer *t, uint32_t id);
+bool eng_tokenizer_is_control(const struct eng_tokenizer *t, uint32_t id);
+/* Id of a special or added token by its exact text; UINT32_MAX when there is none. */
+uint32_t eng_tokenizer_special(const struct eng_tokenizer *t, const char *text);
+/* 32 bytes that change with anything that could change ids (vocabulary, merges, types, pre-tokenizer). */
+void eng_tokenizer_digest(const struct eng_tokenizer *t, uint8_t out[32]);
+
+/* Appends the ids of text. parse_special: text of special and added tokens inside becomes those tokens;
+ * otherwise it stays text and no control token is ever produced. ENG_OK, ENG_ENOMEM. Linear in len. */
+int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
+                         struct eng_ids *out);
+
+/* The bytes a token stands for (not NUL-terminated, owned by the tokenizer); control tokens give their text
+ * only when `special` is set, else nothing. id out of range: nothing. */
+const char *eng_tokenizer_piece(const struct eng_tokenizer *t, uint32_t id, bool special, size_t *len);
+
+/* Streaming: bytes of consecutive tokens in, whole UTF-8 characters out. Zero-initialise. */
+struct eng_detok {
+    uint8_t pending[4];
+    uint8_t n_pending;
+};
+/* Writes the bytes that are complete now to out (at least len + 4 bytes), returns their number. A byte that
+ * cannot start or continue a character becomes U+FFFD in the output (out needs 3 * (len + 3) bytes then). */
+size_t eng_detok_push(struct eng_detok *d, const char *bytes, size_t len, char *out);
+/* At the end: what is pending becomes U+FFFD, at most 12 bytes. */
+size_t eng_detok_finish(struct eng_detok *d, char *out);
+
+#endif

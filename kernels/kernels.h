@@ -1,0 +1,186 @@
+/*
+ * Arithmetic and bulk work of a forward pass behind one backend header. The CPU backend has three code paths
+ * (scalar reference, AVX2 + FMA + F16C, AVX-512 with VNNI where the processor has it) chosen at run time.
+ *
+ * Bit rules: every operation has ONE order of rounding, written down beside it, and all paths follow it. So
+ * results depend neither on the path, nor on threads, batch, chunk edges or tile shape: tests compare with
+ * memcmp.
+ * - matmul, quantised weights: activations become int16 per block of 32 (scale = max|x| / 32767, nearest
+ * even); in a group the integer sum is exact; per output, groups ascend: acc = fma((float)isum, dw * dx,
+ * acc), then, for weights with a minimum, acc = fma(min, dx * (float)xsum, acc). Lanes are output rows, so no
+ * lane sum exists.
+ * - matmul, float weights: 4 partial sums by k % 4, each fma ascending; (p0 + p1) + (p2 + p3).
+ * - reductions along a row (norms, log-sum-exp): 16 lanes by i % 16, fma ascending, then halves added: 8, 4,
+ * 2, 1.
+ * - attention: scores by fma ascending over head_dim; positions in absolute groups of KN_ATTN_GROUP; in a
+ * group max, p = exp(s - max), l and p * V ascending over positions; groups merged ascending. Decode and
+ * prefill alike.
+ * - exp, sin, cos, pow are our own (kernels/cpu/math): no libm.
+ *
+ * Threads: a backend owns a pool of `threads` - 1 workers that spin briefly and then sleep. One thread at a
+ * time may call operations on a backend. No operation allocates after warm-up growth of its scratch; those
+ * that can fail for memory return KN_ENOMEM, the others cannot fail. Shapes are row-major and written (rows,
+ * columns); leading dimensions count floats.
+ */
+#ifndef ISOTHERM_KERNELS_H
+#define ISOTHERM_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    KN_OK = 0,
+    KN_ENOMEM = -1,
+    KN_EINVAL = -2,       /* a shape or argument the header forbids */
+    KN_EUNSUPPORTED = -3, /* this processor lacks the asked path */
+};
+const char *kn_strerror(int code);
+
+enum kn_isa { KN_ISA_AUTO, KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512 };
+
+/* "auto", "scalar", "avx2", "avx512" <-> enum; -1 for another name. */
+int kn_isa_from_name(const char *name);
+const char *kn_isa_name(enum kn_isa isa);
+bool kn_isa_available(enum kn_isa isa);
+
+/* Version of the rounding rules above; part of the store's fingerprint. Raise it with any change of bits. */
+#define KN_NUMERICS_VERSION 1
+
+struct kn_backend;
+int kn_backend_open(enum kn_isa isa, unsigned threads, struct kn_backend **out);
+void kn_backend_close(struct kn_backend *b);
+enum kn_isa kn_backend_isa(const struct kn_backend *b);      /* the one chosen, never AUTO */
+const char *kn_backend_features(const struct kn_backend *b); /* "avx512+vnni", for logs */
+unsigned kn_backend_threads(const struct kn_backend *b);
+
+/* ---- weights --------------------------------------------------------------------------------------- */
+
+enum kn_weight {
+    KN_W_F32, /* exact floats */
+    KN_W_F16, /* 16-bit storage, converted exactly when used */
+    KN_W_BF16,
+    KN_W_Q4, /* codes 0..15, groups of 32, scale and min a group */
+    KN_W_Q8, /* codes -128..127, groups of 32 or 16, scale and min a group */
+};
+
+/* A (rows, cols) weight matrix packed for this backend: 16 rows side by side. cols is a multiple of 32 for
+ * quantised kinds; rows are padded inside. Any path can read what any path packed. */
+struct kn_matrix;
+
+struct kn_matrix_spec {
+    enum kn_weight kind;
+    uint32_t rows, cols;
+    uint32_t group;   /* 32 or 16; quantised kinds only */
+    bool has_min;     /* false: all minima are 0 and none are kept */
+    bool half_scales; /* scales and minima are exact in f16 and are kept so (less to read in decode) */
+};
+int kn_matrix_new(struct kn_backend *b, const struct kn_matrix_spec *spec, struct kn_matrix **out);
+void kn_matrix_free(struct kn_matrix *m);
+/* Fill row r. codes: cols; scale, min: cols / group (min NULL when has_min is false). f32: cols floats; for
+ * KN_W_F16 / BF16 the 16-bit values as they are. Rows may be filled from several threads, each row once. */
+int kn_matrix_set_codes(struct kn_matrix *m, uint32_t r, const int8_t *codes, const float *scale,
+                        const float *min);
+int kn_matrix_set_f32(struct kn_matrix *m, uint32_t r, const float *row);
+int kn_matrix_set_16(struct kn_matrix *m, uint32_t r, const uint16_t *row);
+uint32_t kn_matrix_rows(const struct kn_matrix *m);
+uint32_t kn_matrix_cols(const struct kn_matrix *m);
+uint64_t kn_matrix_bytes(const struct kn_matrix *m);
+
+/* out (n, cols): row ids[i] of m as floats. ids[i] < rows. The embedding look-up. */
+void kn_gather_rows(struct kn_backend *b, const struct kn_matrix *m, const uint32_t *ids, size_t n,
+                    float *out);
+
+/* y (n, sum of rows) = x (n, cols) times each part, transposed, side by side; all parts have the same cols.
+ * bias (sum of rows) or NULL is added once, after the sum. accumulate: y += instead of y =. (y + (sum +
+ * bias)) */
+struct kn_matmul_args {
+    const struct kn_matrix *const *parts;
+    size_t n_parts;
+    const float *bias;
+    const float *x;
+    size_t ldx;
+    float *y;
+    size_t ldy;
+    size_t n;
+    bool accumulate;
+};
+int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a);
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
+
+/* y row = x row * (1 / sqrt(mean(x^2) + eps)) * w, `heads` rows of dim side by side in each of n rows of x,
+ * so that a head norm is one call (heads = 1 for the block norms). y may be x. w (dim). */
+void kn_rmsnorm(struct kn_backend *b, const float *x, size_t ldx, const float *w, float eps, float *y,
+                size_t ldy, size_t n, size_t heads, size_t dim);
+
+/* Rotary embedding in place on `heads` heads of head_dim in each of n rows; row i is at absolute pos[i].
+ * interleaved: pairs (2i, 2i+1); else halves (i, i + rot/2). rot <= head_dim dims rotate, the rest stay.
+ * table: kn_rope_table's, (max_pos, rot) as cos, sin pairs. */
+struct kn_rope_table;
+int kn_rope_table_new(uint32_t max_pos, uint32_t rot_dims, float theta, struct kn_rope_table **out);
+void kn_rope_table_free(struct kn_rope_table *t);
+void kn_rope(struct kn_backend *b, const struct kn_rope_table *t, bool interleaved, float *x, size_t ldx,
+             const uint32_t *pos, size_t n, size_t heads, size_t head_dim);
+
+/* y (n, dim) = silu(g) * u where gu (n, 2 * dim) holds g then u. silu(g) = g / (1 + exp(-g)). */
+void kn_silu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
+                 size_t dim);
+
+/* max and log(sum(exp(x - max))) + max of n floats; index of the largest, lowest index on a tie. NaN counts
+ * as -inf. */
+void kn_logsumexp(struct kn_backend *b, const float *x, size_t n, float *max, float *lse);
+size_t kn_argmax(struct kn_backend *b, const float *x, size_t n);
+
+/* out = exp(x * scale - sub) elementwise; the sampler's. out may be x. */
+void kn_exp(struct kn_backend *b, const float *x, size_t n, float scale, float sub, float *out);
+
+/* ---- KV pages and attention ------------------------------------------------------------------------ */
+
+enum kn_kv_dtype { KN_KV_F16, KN_KV_BF16, KN_KV_F32 };
+size_t kn_kv_dtype_bytes(enum kn_kv_dtype t);
+
+/* A page holds KN_PAGE_TOKENS tokens of all layers. In a layer: K as (kv_heads, head_dim, 16 tokens), then V
+ * as (kv_heads, 16 tokens, head_dim). Tokens are lanes in K, dims are lanes in V, so neither product needs a
+ * lane sum. */
+#define KN_PAGE_TOKENS 16
+#define KN_ATTN_GROUP  256
+
+struct kn_kv_layout {
+    enum kn_kv_dtype dtype;
+    uint32_t layers, kv_heads, head_dim; /* head_dim a multiple of 16 up to 512 */
+};
+uint64_t kn_kv_layer_bytes(const struct kn_kv_layout *l);
+uint64_t kn_kv_page_bytes(const struct kn_kv_layout *l);
+
+/* One sequence of a batch: its rows in the batch's (n, …) arrays and where its KV lives. */
+struct kn_attn_seq {
+    void *const *pages; /* pages[i] holds positions 16 i .. 16 i + 15; must cover pos0 + n */
+    uint32_t pos0;      /* absolute position of its first row */
+    uint32_t n;         /* rows in this step */
+    uint32_t row0;      /* its first row in the batch */
+};
+
+/* Round k and v rows (batch rows, kv_heads * head_dim) to the layout's dtype, f16 saturating at +-65504, and
+ * put them in place. Attention reads what was put, in its own chunk as well. */
+void kn_kv_put(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
+               const struct kn_attn_seq *seqs, size_t n_seqs, const float *k, size_t ldk, const float *v,
+               size_t ldv);
+
+/* out (batch rows, q_heads * head_dim): causal attention of each row over positions 0 .. its own. q_heads is
+ * a multiple of kv_heads; q head h reads kv head h / (q_heads / kv_heads). */
+int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
+                 const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, float scale, const float *q,
+                 size_t ldq, float *out, size_t ldo);
+
+/* ---- scalar functions the tables are made with; the same bits everywhere --------------------------- */
+double kn_pow(double base, double exponent); /* base > 0 */
+void kn_sincos(double x, double *sin_out, double *cos_out);
+float kn_expf(float x); /* what every path computes lane by lane */
+float kn_logf(float x);
+
+/* Run fn(arg, i) for i in 0..n-1 on the pool, any order; returns when all are done (weights are packed with
+ * it). */
+void kn_parallel(struct kn_backend *b, size_t n, void (*fn)(void *arg, size_t i), void *arg);
+
+#endif
