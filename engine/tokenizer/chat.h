@@ -1,10 +1,24 @@
 /*
  * Chat templates as C tables: messages in, token ids and boundaries out.
  *
- * A message is encoded between special tokens, as one text run of header and content ("user\nHello"), which
- * is what the model's own template does. Content is never parsed for special tokens. A memo may supply the
- * ids of a message that was seen (or sampled) before at the same prefix; eng_chat_render asks it with the
- * rolling position and falls back to encoding.
+ * A message is encoded between special tokens. The text between two of them is a *run* and is encoded in one
+ * piece, which is what the model's own template does. Each message has one run that holds its content:
+ *
+ *   chatml, qwen*, smollm2   <|im_start|> [user\nHello] <|im_end|> \n
+ *   llama3                   <|start_header_id|> user <|end_header_id|> [\n\nHello] <|eot_id|>
+ *
+ * Content is never parsed for control tokens. What a template does to content (llama3 trims it, qwen3 drops
+ * the think blocks of earlier turns) is done first: the run is the text that is encoded.
+ *
+ * The memo. The run of a message at a position may have been sampled by the model, not encoded, so its ids
+ * cannot be told from its text. A memo maps (ids before the run, text of the run) to the ids it had. "ids
+ * before the run" includes the special token in front of it: position is the index of the run's first id.
+ * render asks the memo once for each message and proves the answer: the ids must detokenise to the run's
+ * text, or they are ignored and the run is encoded.
+ *
+ * A reply continues the run that the prompt ends with: its header (eng_chat_reply_header, "assistant\n"). At
+ * the end of a reply eng_chat_reply_note gives text and ids to remember under the prompt's first reply_run
+ * ids; with them the next turn's look_up at the same position and text gives the sampled ids again.
  *
  * Boundaries: positions in ids where a conversation may be resumed: before each role start, and the prompt's
  * end. Threads: pure functions over an immutable tokenizer; the memo is the caller's.
@@ -18,19 +32,20 @@ enum eng_role { ENG_ROLE_SYSTEM, ENG_ROLE_USER, ENG_ROLE_ASSISTANT };
 
 struct eng_message {
     enum eng_role role;
-    const char *content; /* any bytes */
+    const char *content; /* any bytes; may be NULL when len is 0 */
     size_t len;
 };
 
 struct eng_boundary {
     uint32_t position; /* ids before it */
     int32_t message;   /* index of the message that starts here; -1: a default system message; n_messages: the
-                          reply's header */
+                          reply's header and the prompt's end */
 };
 
-/* Optional memo. look_up: ids[0..n) is the whole prompt so far; role, text: the run about to be encoded,
- * header included. Returns true and appends the ids of the run to `out`. Called once a message. learned:
- * tells what an encoded run became, position = n before it. */
+/* Optional memo. look_up: ids[0..n) is the whole prompt up to the run, text the run about to be encoded,
+ * header included; returns true when it has appended the run's ids to `out`, which comes empty. learned: a
+ * run that look_up did not know, or whose answer was not proven, was encoded; its ids lie at ids[position ..
+ * position + n) of the prompt. ids are valid during the call only. Either may be NULL. */
 struct eng_chat_memo {
     bool (*look_up)(void *ctx, const uint32_t *ids, size_t n, const char *text, size_t len,
                     struct eng_ids *out);
@@ -40,23 +55,44 @@ struct eng_chat_memo {
 
 struct eng_chat_template; /* static data */
 
-/* By name ("chatml", "qwen3", "llama3", "smollm2", "qwen2.5"), NULL when unknown. */
+/* By name (eng_chat_names lists them), NULL when unknown. */
 const struct eng_chat_template *eng_chat_by_name(const char *name);
 /* Recognised from the file's tokenizer.chat_template and vocabulary; NULL when missing or unknown. */
 const struct eng_chat_template *eng_chat_from_gguf(const struct fmt_gguf *g, const struct eng_tokenizer *t);
 const char *eng_chat_name(const struct eng_chat_template *c);
-const char *eng_chat_names(void); /* "chatml, llama3, qwen2.5, qwen3, smollm2" for messages */
-/* The special tokens the template needs are in the vocabulary; else err names the missing one. */
+const char *eng_chat_names(void); /* "chatml, llama3, ..." for messages */
+/* The special tokens the template needs are in the vocabulary; else ENG_ENOTFOUND and err names the missing
+ * one. Render needs a pair that has passed. */
 int eng_chat_check(const struct eng_chat_template *c, const struct eng_tokenizer *t, char *err,
                    size_t err_len);
 
-/* Renders all messages and, with add_generation, the reply's header. The text run that a reply will belong to
- * (the header's text, "assistant\n") is what look_up and learned see in front of the reply's text on the next
- * turn: eng_chat_reply_header gives it. ENG_EINVAL with a message for what the template forbids. */
+struct eng_rendered {
+    struct eng_ids ids;
+    struct eng_boundary *boundaries; /* ascending positions */
+    size_t n_boundaries;
+    size_t reply_run; /* with add_generation: ids[reply_run .. ids.n) are the ids of the reply's header, the
+                         run that the reply continues; otherwise ids.n */
+};
+void eng_rendered_free(struct eng_rendered *r);
+
+/* Renders all messages and, with add_generation, the reply's header. ENG_OK; ENG_EINVAL with a message for
+ * what the template forbids (no messages at all); ENG_ENOMEM. *out is written whole, empty on failure. */
 int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenizer *t,
                     const struct eng_message *messages, size_t n_messages, bool add_generation,
-                    const struct eng_chat_memo *memo, struct eng_ids *out, struct eng_boundary **boundaries,
-                    size_t *n_boundaries, char *err, size_t err_len);
+                    const struct eng_chat_memo *memo, struct eng_rendered *out, char *err, size_t err_len);
+
+/* The header's text: what the run of a reply starts with. */
 const char *eng_chat_reply_header(const struct eng_chat_template *c);
+
+/* What to remember of a reply. prompt: a render with add_generation. sampled: the ids sampled after it,
+ * without the token that ended the reply. text: what was returned to the client (whole characters, cut at a
+ * stop string). On ENG_OK *run is the text under which the next turn will look the reply up (malloc'ed, the
+ * caller frees it) and *ids the answer: the header's ids, the longest run of sampled ids whose text lies
+ * inside the returned text, and the rest of the text encoded. The key's position is prompt->reply_run.
+ * ENG_ENOTFOUND: nothing to remember, because the template will not send the beginning of this reply again
+ * (qwen3 drops think blocks, llama3 leading white space). ENG_ENOMEM. */
+int eng_chat_reply_note(const struct eng_chat_template *c, const struct eng_tokenizer *t,
+                        const struct eng_rendered *prompt, const uint32_t *sampled, size_t n_sampled,
+                        const char *text, size_t len, char **run, size_t *run_len, struct eng_ids *ids);
 
 #endif

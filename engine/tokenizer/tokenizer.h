@@ -47,8 +47,11 @@ uint32_t eng_tokenizer_special(const struct eng_tokenizer *t, const char *text);
 /* 32 bytes that change with anything that could change ids (vocabulary, merges, types, pre-tokenizer). */
 void eng_tokenizer_digest(const struct eng_tokenizer *t, uint8_t out[32]);
 
-/* Appends the ids of text. parse_special: text of special and added tokens inside becomes those tokens;
- * otherwise it stays text and no control token is ever produced. ENG_OK, ENG_ENOMEM. Linear in len. */
+/* Appends the ids of text. CONTROL tokens (by type, or because the model ends or structures text with them)
+ * come out of text only with parse_special; otherwise their text is plain text and no control id is ever
+ * produced. USER_DEFINED tokens are recognised in any text, as the tokenizers library and llama.cpp do. The
+ * longest one that starts first wins. No BOS is added. ENG_OK, ENG_ENOMEM (out is as before). Linear in len
+ * (times the logarithm of the longest word). */
 int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
                          struct eng_ids *out);
 
@@ -61,10 +64,11 @@ struct eng_detok {
     uint8_t pending[4];
     uint8_t n_pending;
 };
-/* Writes the bytes that are complete now to out (at least len + 4 bytes), returns their number. A byte that
- * cannot start or continue a character becomes U+FFFD in the output (out needs 3 * (len + 3) bytes then). */
+/* Writes the characters that are complete now to out, returns the number of bytes, at most 3 * (len + 3). A
+ * byte that cannot start or continue a character becomes U+FFFD, one for each maximal part of a character
+ * (the Unicode standard's recommended practice, what Python and browsers do). */
 size_t eng_detok_push(struct eng_detok *d, const char *bytes, size_t len, char *out);
-/* At the end: what is pending becomes U+FFFD, at most 12 bytes. */
+/* At the end: what is pending becomes one U+FFFD, at most 3 bytes. */
 size_t eng_detok_finish(struct eng_detok *d, char *out);
 
 #endif
