@@ -9,6 +9,10 @@
  * later, its reply unchanged.
  *
  * Determinism: the tokens of a choice depend on prompt ids, sampling parameters, seed and choice index only.
+ *
+ * Threads: eng_submit, eng_cancel, eng_engine_render, eng_prompt_free and the getters may be called from any
+ * thread between open and close. Callbacks run on the engine thread with no lock held: they may submit and
+ * cancel, must not block (every stream waits meanwhile), and must not close the engine.
  */
 #ifndef ISOTHERM_ENGINE_RUNTIME_H
 #define ISOTHERM_ENGINE_RUNTIME_H
@@ -20,6 +24,12 @@
 
 struct eng_engine;
 
+/* How large the KV arena becomes when kv_cache_bytes is 0. */
+enum eng_kv_limit {
+    ENG_KV_CONCURRENCY, /* max_concurrency x context, but at most half of the memory that is available */
+    ENG_KV_MEMORY,      /* four fifths of the memory that is available */
+};
+
 struct eng_config {
     const char *model_path;
     enum kn_isa isa;
@@ -29,17 +39,23 @@ struct eng_config {
     uint32_t max_concurrency; /* sequences in one step; 0: 16 */
     uint32_t max_queue;       /* waiting requests; 0: 256 */
     uint32_t prefill_chunk;   /* tokens; 0: by step time */
-    uint64_t kv_cache_bytes;  /* 0: chosen from memory; the arena is this plus prefix_cache_bytes */
+    uint64_t kv_cache_bytes;  /* 0: by kv_limit; the arena is this plus prefix_cache_bytes */
+    enum eng_kv_limit kv_limit;
     uint64_t prefix_cache_bytes;
     const char *disk_dir;
-    uint64_t disk_bytes;
-    const char *chat_template; /* NULL: from the file */
+    uint64_t disk_bytes;          /* 0: 16 GiB, at most half of what the file system has free */
+    uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
+    const char *chat_template;    /* NULL: from the file */
+    /* NULL, or where to take index_bytes and the disk tier's shape from (span_bytes .. inflight_bytes); its
+     * other fields are not read. Tests use tiny ones. */
+    const struct cs_config *store_shape;
     /* One line a start-up step ("Allocate cache", "21.2 GiB · ...", seconds) and one a notable event. */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
 };
 
-/* Blocking; `ready` is what /health asks for while it runs in another thread. */
+/* Blocks while the weights are read and the store opens (a server answers 503 meanwhile). ENG_*; err gets one
+ * line. */
 int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *err, size_t err_len);
 /* Stops taking requests, ends running ones with ENG_FINISH_CANCELLED, flushes the store within deadline_ms.
  */
@@ -49,39 +65,50 @@ const struct eng_model_desc *eng_engine_desc(const struct eng_engine *e);
 const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e);
 const struct eng_chat_template *eng_engine_template(const struct eng_engine *e); /* NULL: none */
 struct cs_store *eng_engine_store(const struct eng_engine *e);
+/* Tokens a sequence may hold, prompt and reply: the configured context, or less where the arena is smaller.
+ */
 uint32_t eng_engine_context(const struct eng_engine *e);
 
-/* Messages to ids through the template and the message memo of this tenant. The memo's notes for what was
- * newly encoded travel in *notes to eng_submit (opaque, freed by eng_submit or eng_prompt_free). */
+/* Messages to ids, the reply's header included, through the template and the message memo of this tenant.
+ * What was newly encoded is remembered by the prompt and stored when the prompt is published. For plain ids
+ * (/v1/completions) zero-initialise, fill ids and leave the rest. ENG_EINVAL where there is no template or it
+ * forbids the messages: err says it. */
 struct eng_prompt {
     struct eng_ids ids;
     struct eng_boundary *boundaries;
     size_t n_boundaries;
-    void *memo; /* what this prompt taught; NULL for plain ids */
+    struct eng_memo *memo; /* what this prompt taught; NULL for plain ids */
 };
 int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
                       const struct eng_message *messages, size_t n_messages, struct eng_prompt *out,
                       char *err, size_t err_len);
 void eng_prompt_free(struct eng_prompt *p);
 
+#define ENG_TOP_LOGPROBS_MAX 20
+#define ENG_CHOICES_MAX      16
+
 struct eng_logit_bias {
     uint32_t id;
     float bias;
 };
 
+/* Order: bias, repeat / presence / frequency penalties, temperature, top_k, top_p (over what top_k left),
+ * min_p (against the likeliest). */
 struct eng_sampling {
-    float temperature;                         /* 0: greedy */
+    float temperature;                         /* below 1e-4: greedy, the lowest id on a tie */
     float top_p, min_p;                        /* 1 and 0: off */
     uint32_t top_k;                            /* 0: off */
     float repeat_penalty;                      /* 1: off */
-    float presence_penalty, frequency_penalty; /* 0: off */
-    uint32_t repeat_last_n;                    /* tokens the repeat penalty looks back; 0: 64 */
-    uint64_t seed;
-    const struct eng_logit_bias *bias;
+    float presence_penalty, frequency_penalty; /* 0: off; they count tokens of the reply */
+    uint32_t repeat_last_n;            /* tokens of prompt and reply the repeat penalty looks back; 0: 64 */
+    uint64_t seed;                     /* the caller picks one where the client gave none */
+    const struct eng_logit_bias *bias; /* copied */
     size_t n_bias;
     bool logprobs;         /* taken before penalties and temperature */
-    uint32_t top_logprobs; /* 0..20 */
+    uint32_t top_logprobs; /* 0..ENG_TOP_LOGPROBS_MAX */
 };
+/* Temperature 1, everything else off, seed 0. */
+struct eng_sampling eng_sampling_defaults(void);
 
 enum eng_finish {
     ENG_FINISH_NONE,
@@ -98,37 +125,43 @@ struct eng_token_info {
     struct {
         uint32_t id;
         float logprob;
-    } top[20];
+    } top[ENG_TOP_LOGPROBS_MAX]; /* likeliest first; ties to the lowest id */
 };
 
-/* What a request reports, on the engine thread; pointers are valid during the call only. */
+/* What a request reports, on the engine thread; pointers are valid during the call only. The tokens of all
+ * events are those whose text was shown, in order: a token comes with the event that completes its text (one
+ * that holds a part of a character comes with an event without text), those behind a stop string's cut and
+ * the end token never. */
 struct eng_event {
     uint32_t choice;
     const char *text; /* new text that may be shown: whole UTF-8 characters, never part of a stop string */
     size_t text_len;
-    const struct eng_token_info
-        *tokens; /* tokens behind this event, with logprobs when asked; may be empty */
+    const struct eng_token_info *tokens; /* logprobs are 0 unless asked for */
     size_t n_tokens;
     enum eng_finish finish; /* not NONE: the last event of this choice; everything is published by now */
 };
 
 struct eng_usage {
     uint32_t prompt_tokens, completion_tokens;
-    struct cs_reuse reuse;                              /* of the first choice */
+    struct cs_reuse reuse;                              /* of the first choice, when it was first admitted */
     double queue_ms, restore_ms, prefill_ms, decode_ms; /* wall clock */
-    uint64_t logits_hash; /* XXH3 over the logits of every sampled position, in order; the law-3 hook */
+    /* With hash_logits, else 0. XXH3-64 over the logits of every sampled position, in order; of several
+     * choices, XXH3-64 over their hashes. The hook that proves law 3. */
+    uint64_t logits_hash;
     uint32_t preemptions;
+    const char *message; /* why the result is not ENG_OK; never NULL */
 };
 
 struct eng_request {
-    const struct cs_tenant *tenant;
-    struct eng_prompt *prompt; /* taken over: emptied by eng_submit whether it succeeds or not */
+    const struct cs_tenant *tenant; /* NULL: anonymous */
+    struct eng_prompt *prompt;      /* taken over */
     const struct eng_sampling *sampling;
-    uint32_t n_choices;      /* 1..16 */
-    uint32_t max_tokens;     /* 0: to the end of the context */
-    const char *const *stop; /* NUL-terminated, copied */
+    uint32_t n_choices;      /* 1..ENG_CHOICES_MAX */
+    uint32_t max_tokens;     /* 0: to the end of the context, where every reply ends with ENG_FINISH_LENGTH */
+    const char *const *stop; /* NUL-terminated UTF-8, not empty, copied; the first to complete wins */
     size_t n_stop;
     bool ignore_eos;
+    bool hash_logits;
     void (*on_event)(void *ctx, const struct eng_event *ev);
     void (*on_done)(void *ctx, int result,
                     const struct eng_usage *usage); /* once, after the last event; result ENG_* */
@@ -137,8 +170,9 @@ struct eng_request {
 
 typedef uint64_t eng_request_id;
 
-/* ENG_OK, ENG_EINVAL (prompt empty, over the context, an id out of range: err says both numbers), ENG_EFULL
- * (queue). */
+/* ENG_OK, ENG_EINVAL (prompt empty, over the context, an id or a parameter out of range: err says both
+ * numbers), ENG_EFULL (the queue, or the engine is closing), ENG_ENOMEM. Events may come before it returns;
+ * *id is set before the first. The prompt is emptied in every case. */
 int eng_submit(struct eng_engine *e, const struct eng_request *r, eng_request_id *id, char *err,
                size_t err_len);
 /* Ends a request soon (within a step); on_done still comes. What was prefilled is published. Unknown id:
