@@ -54,13 +54,17 @@ struct fmt_tensor {
     uint32_t type;    /* enum fmt_type of quant.h, always a supported one */
     uint32_t n_dims;  /* 1..4 */
     uint64_t ne[4];   /* elements; ne[0] is contiguous; unused dims are 1 */
-    const void *data; /* inside the mapping */
+    const void
+        *data; /* inside the mapping; aligned to general.alignment only, which may be 1: do not cast it */
     uint64_t bytes;
 };
 
 struct fmt_gguf;
 
-/* Maps and checks `path`. On failure *out is NULL and err (err_len > 0) holds one line naming the field. */
+/* Maps and checks `path`. On failure *out is NULL and err (err_len > 0) holds one printable line naming the
+ * field, without the path. FMT_EIO, FMT_EFORMAT, FMT_EUNSUPPORTED, FMT_ENOMEM. Well-known keys (general.*,
+ * tokenizer.ggml.*, block_count, ...) are checked against each other as well; a missing one is no error here.
+ */
 int fmt_gguf_open(const char *path, struct fmt_gguf **out, char *err, size_t err_len);
 /* The same over caller's memory, which must stay valid and unchanged until close (tests and the fuzzer). */
 int fmt_gguf_open_memory(const void *data, size_t len, struct fmt_gguf **out, char *err, size_t err_len);

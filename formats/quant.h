@@ -2,11 +2,12 @@
  * Block-quantised number formats of GGUF tensors: sizes, a scalar dequantiser for each, and the split of a
  * row into integer codes with scales that the kernels pack (kernels/kernels.h knows no file format).
  *
- * Layouts: ggml's ggml-common.h, listed in docs/models.md. Pure functions, any thread.
+ * Layouts: ggml's ggml-common.h. Pure functions, any thread.
  */
 #ifndef ISOTHERM_FORMATS_QUANT_H
 #define ISOTHERM_FORMATS_QUANT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,20 +32,25 @@ struct fmt_type_info {
     uint32_t block_bytes;
     uint32_t group_elems; /* elements sharing one scale in fmt_row_codes: 32, 16 (Q6_K); 0 for floats */
     uint32_t code_bits;   /* 4: codes 0..15; 8: codes fit int8; 0 for floats */
+    bool has_min;         /* false: fmt_row_codes gives minima of 0 */
+    bool half_scales; /* scales and minima of fmt_row_codes are exact in f16 (|min| <= 65504 in sane files) */
 };
 
-/* NULL for a type this build does not read; fmt_type_name names known-but-unsupported ones as well. */
+/* NULL for a type this build does not read; fmt_type_name names known-but-unsupported ones as well and says
+ * "unknown" for the rest, never NULL. */
 const struct fmt_type_info *fmt_type_info(uint32_t type);
 const char *fmt_type_name(uint32_t type);
 
 /* Bytes of n elements (n a multiple of block_elems), 0 on overflow, bad n or unsupported type. */
 uint64_t fmt_type_bytes(uint32_t type, uint64_t n);
 
-/* dst[0..n) = the n elements at src; n a multiple of block_elems. 0, FMT_EUNSUPPORTED or FMT_EFORMAT (n). */
+/* dst[0..n) = the n elements at src, which may be unaligned; n a multiple of block_elems. 0, FMT_EUNSUPPORTED
+ * or FMT_EFORMAT (n). */
 int fmt_dequantize(uint32_t type, const void *src, size_t n, float *dst);
 
 /* Integer form of a quantised row: element i = scale[i / g] * codes[i] + min[i / g], g = group_elems.
- * codes: n; scale, min: n / g each. The same values as fmt_dequantize up to one float rounding. */
+ * codes: n; scale, min: n / g each. The same values as fmt_dequantize up to one float rounding.
+ * FMT_EUNSUPPORTED for the float types and those we do not read, FMT_EFORMAT for n. */
 int fmt_row_codes(uint32_t type, const void *src, size_t n, int8_t *codes, float *scale, float *min);
 
 /* IEEE half and bfloat16, exact in both directions (round to nearest even, saturation is the caller's). */
