@@ -3,9 +3,19 @@
  * thread.
  *
  * It knows records (header, pages, notes), never paths or policy: store.c decides what is written, read and
- * deleted. All work is queued and never waits: completions are called on the tier's thread with no lock of
- * the tier held. Ownership: page memory named in a request must stay valid until its completion, which always
- * comes (after an error, a cancel or at close as well).
+ * deleted. All work is queued and never waits. Completions are called on one of the tier's two threads
+ * (reads: the I/O thread, durable(): either) with no lock of the tier held; they may call any function of
+ * this header except tier_disk_close. Every request gets exactly one completion, after an error, a cancel or
+ * at close as well; what a request points to (pages, ids, the struct itself) must stay valid and unchanged
+ * until then.
+ *
+ * Order of a write: data -> grouped fdatasync -> one catalogue batch -> durable(). Order of a delete: the row
+ * -> reads in flight on it have ended -> its chunks are free. A crash between any two steps leaves a record
+ * that is found and verifies, or none.
+ *
+ * Budget: tier_disk_free_bytes counts a write when it is queued and a delete when it is asked for, so "evict
+ * until there is room, then write" needs no waiting: the tier holds a write back until the chunks of the
+ * deletes before it are free.
  */
 #ifndef ISOTHERM_CACHESTORE_TIER_DISK_H
 #define ISOTHERM_CACHESTORE_TIER_DISK_H
@@ -14,6 +24,7 @@
 
 struct tier_disk;
 
+/* Unique for ever: a nonce per open, and a sequence above every one the store has seen. All zero: none. */
 struct record_id {
     uint64_t nonce, sequence;
 };
@@ -25,8 +36,8 @@ struct span_record {
     struct cs_key parent; /* of the page before it; zero at a root */
     struct cs_tenant tenant;
     uint32_t first_position; /* tokens before the span */
-    uint32_t n_pages;
-    const uint32_t *ids; /* n_pages * page_tokens; owned by whoever made the struct */
+    uint32_t n_pages;        /* at most fmt_record_pages_per_span() of formats/record.h */
+    const uint32_t *ids;     /* n_pages * page_tokens; owned by whoever made the struct */
     int64_t created_unix, used_unix;
 };
 
@@ -40,58 +51,76 @@ struct note_record {
 
 enum tier_result {
     TIER_OK,
-    TIER_EIO,
-    TIER_CORRUPT_HEADER,
-    TIER_CORRUPT_TOKENS,
-    TIER_CORRUPT_PAYLOAD,
+    TIER_EIO,             /* read, write, sync or catalogue failed */
+    TIER_CORRUPT_HEADER,  /* not the record that was asked for, or damaged, or the volume is cut short */
+    TIER_CORRUPT_TOKENS,  /* the record holds other token ids */
+    TIER_CORRUPT_PAYLOAD, /* a page's checksum fails */
     TIER_CANCELLED,
-    TIER_ENOSPC
+    TIER_ENOSPC,   /* no chunks within the budget, or the file system is full */
+    TIER_NOTFOUND, /* never written, failed, or deleted before the read began */
 };
 
 struct tier_disk_events {
-    /* Called by tier_disk_open for every row of this fingerprint, parents in any order. Return 0. */
+    /* Called by tier_disk_open, on the caller's thread, for every row of this fingerprint and geometry: spans
+     * first, newest first (so of two rows with one key the first is the one to keep; parents in any order),
+     * then notes, newest first, of spans that were kept. The record is valid during the call. Return 0 to
+     * keep it, anything else to have the tier delete it. on_span may be NULL (keeps all). */
     int (*on_span)(void *ctx, const struct span_record *r, uint64_t disk_bytes);
     int (*on_notes)(void *ctx, const struct note_record *n);
     void *ctx;
 };
 
-/* CS_OK; CS_EBUSY, CS_EVERSION, CS_EFORMAT as cs_open; CS_EIO where the tier cannot be had (err says why, the
- * store goes on without). secret (16 bytes) is the store's key seed, read from or made in the STORE file. */
+/* CS_OK; CS_EBUSY, CS_EVERSION, CS_EFORMAT as cs_open; CS_EINVAL (the budget holds no record); CS_EIO where
+ * the tier cannot be had (err says why, the store goes on without). secret (16 bytes) is the store's key
+ * seed, read from or made in the STORE file, and it is known before the first event: it is written before
+ * on_span is called. Calls config->log, also later from its own threads; keeps no pointer to config. */
 int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
                    struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len);
 
 /* Bytes a record of n_pages takes on disk, whole chunks. */
 uint64_t tier_disk_record_bytes(const struct tier_disk *t, uint32_t n_pages);
-/* Chunks free within the budget, in bytes: the store evicts before it writes beyond this. */
-uint64_t tier_disk_free_bytes(const struct tier_disk *t);
+/* Room within the budget: what is queued, written or of another fingerprint counts, what was deleted does not
+ * (except that records of another fingerprint leave by themselves, oldest first, when a write needs their
+ * room: they count as free here). Negative after the budget was lowered, or while the catalogue outgrows its
+ * share: evict that much, or writes are refused. */
+int64_t tier_disk_free_bytes(const struct tier_disk *t);
 /* A fresh id, above every one seen. */
 struct record_id tier_disk_next_id(struct tier_disk *t);
 
-/* Queue a write; done() after the data is in the file (written), and again nothing: durability is announced
- * by `durable`, called once the sync and the catalogue batch have returned (or with an error, instead).
- * TIER_ENOSPC: no chunks. */
+/* Queue a write. durable() is called once the sync and the catalogue batch have returned, or with the error
+ * that ended it before. On success the record may be read from then on (not earlier). record.id comes from
+ * tier_disk_next_id. */
 struct tier_write {
     struct span_record record;
-    void *const *pages; /* n_pages pointers, stable until durable() */
+    void *const *pages; /* n_pages pointers, 4096-aligned, stride bytes each */
     void (*durable)(void *ctx, struct tier_write *w, enum tier_result result);
     void *ctx;
+    struct tier_write *tier_next; /* the tier's, while queued */
 };
-int tier_disk_write(struct tier_disk *t, struct tier_write *w);
-int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n); /* copied; CS_OK or CS_ENOMEM */
+void tier_disk_write(struct tier_disk *t, struct tier_write *w);
+/* Copied; committed with the next batch. CS_OK, CS_ENOMEM, CS_EFULL (the catalogue has outgrown its share).
+ */
+int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n);
 
-/* Queue a read of pages [first, first + n) of a record straight into pages[], verified (header, fingerprint,
- * ids, seeded checksum of every page) before done(). */
+/* Queue reads of pages [first_page, first_page + n_pages) of records straight into pages[], verified (header,
+ * fingerprint, id, key, parent, tenant, token ids, seeded checksum of every page) before done(). On any
+ * result but TIER_OK the pages' bytes are undefined. All n are queued under one lock with one wake-up: queue
+ * a restore's reads in one call. */
 struct tier_read {
-    struct span_record record; /* what must be found there: id, key, tenant, ids are compared */
+    struct span_record
+        record; /* what must be found there: id, key, parent, tenant, positions, ids are compared */
     uint32_t first_page, n_pages;
-    void *const *pages; /* n_pages destinations, stride bytes each, 4096-aligned */
+    void *const *pages; /* n_pages destinations, stride bytes each, 4096-aligned; neighbours are merged */
     void (*done)(void *ctx, struct tier_read *r, enum tier_result result);
     void *ctx;
+    _Atomic bool cancel;         /* the owner may set it at any time: what has not started is not read */
+    struct tier_read *tier_next; /* the tier's, while queued */
 };
-int tier_disk_read(struct tier_disk *t, struct tier_read *r);
+void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t n);
 
-/* Forget a record: its row is deleted first, then its chunks become free. Safe while a read of it is in
- * flight. */
+/* Forget a record (unknown ids are ignored): its row is deleted first, then its chunks become free. Safe
+ * while reads of it are in flight (they end as they would have). A write that is not durable yet ends as
+ * TIER_CANCELLED, or as TIER_OK when it was too late to stop it; it is gone all the same. */
 void tier_disk_delete(struct tier_disk *t, struct record_id id);
 void tier_disk_delete_notes(struct tier_disk *t, struct record_id id);
 /* Note a use, persisted in batches. */
@@ -99,8 +128,18 @@ void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix
 
 /* Sync what was written and commit its rows soon rather than by the timer. */
 void tier_disk_kick(struct tier_disk *t);
+/* Bytes of writes and notes queued whose durable() has not returned. 0: all is on disk or has failed. */
+uint64_t tier_disk_pending_bytes(const struct tier_disk *t);
+/* Memory the tier holds for its records, for the index's budget. */
+uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
+/* Fills the disk fields and the disk's totals (disk_on, disk_engine, disk_bytes, disk_budget, disk_spans,
+ * pending_bytes, records_foreign, spans_written, bytes_written, spans_read, bytes_read, syncs,
+ * catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors,
+ * dropped_disk_full, sqes, submissions); leaves the others alone. spans_read and bytes_read count verified
+ * ones. */
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *io_part);
-/* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. */
+/* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. Not from a
+ * completion. */
 void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms);
 
 #endif
