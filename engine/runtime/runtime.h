@@ -77,6 +77,7 @@ struct eng_prompt {
     struct eng_ids ids;
     struct eng_boundary *boundaries;
     size_t n_boundaries;
+    size_t reply_run;      /* where the run that the reply continues starts (engine/tokenizer/chat.h) */
     struct eng_memo *memo; /* what this prompt taught; NULL for plain ids */
 };
 int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
