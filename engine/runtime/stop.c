@@ -31,8 +31,6 @@ int stop_set_init(struct stop_set *s, const char *const *stop, size_t n)
             goto no_memory;
         s->n++;
         s->len[i] = strlen(stop[i]);
-        if (s->len[i] > s->longest)
-            s->longest = s->len[i];
     }
     return ENG_OK;
 no_memory:

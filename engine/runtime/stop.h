@@ -9,7 +9,7 @@
 struct stop_set {
     char **text;
     size_t *len;
-    size_t n, longest;
+    size_t n;
 };
 /* Copies. ENG_OK, ENG_ENOMEM, or ENG_EINVAL for one that is empty or begins inside a UTF-8 character. */
 int stop_set_init(struct stop_set *s, const char *const *stop, size_t n);

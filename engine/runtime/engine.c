@@ -1,0 +1,408 @@
+/*
+ * Opening and closing the engine, and the getters. Each step of start-up prints one aligned line with what
+ * was decided and why.
+ */
+#include "engine/runtime/engine_internal.h"
+#include "formats/gguf.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define CONCURRENCY_DEFAULT     16
+#define QUEUE_DEFAULT           256
+#define DISK_DEFAULT_BYTES      ((uint64_t)16 << 30)
+#define RESTORE_DEADLINE_MS     250
+#define LINE_COLUMNS            78 /* of a start-up line before its seconds */
+#define KV_LIMIT_AUTO_PER_100   50 /* of available memory, when concurrency decides */
+#define KV_LIMIT_MEMORY_PER_100 80
+
+void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
+{
+    if (!e->log)
+        return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    e->log(e->log_ctx, level, line);
+}
+
+/* Columns of UTF-8 text whose characters are one column wide. */
+static size_t columns_of(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+/* "[ OK ] Allocate cache    21.2 GiB · ...     0.9 s" */
+static void log_step(struct eng_engine *e, const char *what, double start_s, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+static void log_step(struct eng_engine *e, const char *what, double start_s, const char *format, ...)
+{
+    char text[300];
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "[ OK ] %-16s %s", what, text);
+    size_t columns = columns_of(line);
+    int pad = columns < LINE_COLUMNS ? (int)(LINE_COLUMNS - columns) : 0;
+    engine_log(e, CS_LOG_INFO, "%s%*s %6.1f s", line, pad, "", engine_now_s() - start_s);
+}
+
+static const char *size_text(uint64_t bytes, char out[32])
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)bytes;
+    size_t i = 0;
+    for (; v >= 1024 && i < 4; i++)
+        v /= 1024;
+    snprintf(out, 32, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
+    return out;
+}
+
+static int open_file(struct eng_engine *e, const struct eng_config *c, struct fmt_gguf **gguf, char *err,
+                     size_t err_len)
+{
+    double start = engine_now_s();
+    struct eng_model_desc desc;
+    char bytes[32];
+    int rc = fmt_gguf_open(c->model_path, gguf, err, err_len);
+    if (rc != FMT_OK)
+        return rc == FMT_ENOMEM ? ENG_ENOMEM : rc == FMT_EIO ? ENG_EIO : ENG_EFORMAT;
+    rc = eng_model_describe(*gguf, &desc, err, err_len);
+    if (rc != ENG_OK)
+        return rc;
+    log_step(e, "Read model file", start, "%s · %s · %.1fM parameters · %s", desc.name, desc.architecture,
+             (double)desc.parameters / 1e6, size_text(fmt_gguf_file_bytes(*gguf), bytes));
+    return ENG_OK;
+}
+
+static int open_tokenizer(struct eng_engine *e, const struct eng_config *c, const struct fmt_gguf *gguf,
+                          char *err, size_t err_len)
+{
+    double start = engine_now_s();
+    int rc = eng_tokenizer_open(gguf, &e->tokenizer, err, err_len);
+    if (rc != ENG_OK)
+        return rc;
+    if (c->chat_template) {
+        e->chat = eng_chat_by_name(c->chat_template);
+        if (!e->chat) {
+            snprintf(err, err_len, "chat template '%s' is not known; there are %s", c->chat_template,
+                     eng_chat_names());
+            return ENG_EINVAL;
+        }
+        rc = eng_chat_check(e->chat, e->tokenizer, err, err_len);
+        if (rc != ENG_OK)
+            return rc;
+    } else {
+        e->chat = eng_chat_from_gguf(gguf, e->tokenizer);
+        char why[160] = "the file has none that is known";
+        if (e->chat && eng_chat_check(e->chat, e->tokenizer, why, sizeof why) != ENG_OK)
+            e->chat = NULL;
+        if (!e->chat) {
+            snprintf(e->no_template, sizeof e->no_template,
+                     "this model has no chat template (%s); --chat-template takes %s", why, eng_chat_names());
+            engine_log(e, CS_LOG_WARN, "chat is off: %s", e->no_template);
+        }
+    }
+    e->n_vocab = eng_tokenizer_n_vocab(e->tokenizer);
+    log_step(e, "Load tokenizer", start, "%u tokens · chat template %s%s", e->n_vocab,
+             e->chat ? eng_chat_name(e->chat) : "none", c->chat_template ? " (as asked)" : "");
+    return ENG_OK;
+}
+
+static int open_model(struct eng_engine *e, const struct eng_config *c, const struct fmt_gguf *gguf,
+                      char *err, size_t err_len)
+{
+    double start = engine_now_s();
+    struct eng_model_options options = {
+        .isa = c->isa,
+        .threads = c->threads ? c->threads : memory_cpus(),
+        .kv_dtype = c->kv_dtype,
+        .context = c->context,
+    };
+    int rc = eng_model_open(gguf, &options, &e->model, err, err_len);
+    if (rc != ENG_OK)
+        return rc;
+    const struct eng_model_desc *d = eng_model_desc(e->model);
+    /* Rows behind the vocabulary are padding and never sampled; missing ones would be read. */
+    e->n_logits = d->n_vocab;
+    if (e->n_logits < e->n_vocab) {
+        snprintf(err, err_len, "the tokenizer has %u tokens, the embedding only %u rows", e->n_vocab,
+                 e->n_logits);
+        return ENG_EFORMAT;
+    }
+    e->backend = eng_model_backend(e->model);
+    e->context = eng_model_context(e->model);
+    if (e->context > d->context_trained)
+        engine_log(e, CS_LOG_WARN,
+                   "a context of %u is beyond the %u the model was trained with: expect poor text there",
+                   e->context, d->context_trained);
+    log_step(e, "Pack weights", start, "%s · %u threads · context %u", kn_backend_features(e->backend),
+             kn_backend_threads(e->backend), e->context);
+    pace_init(&e->pace, d, c->prefill_chunk);
+    return ENG_OK;
+}
+
+/* Bytes of the arena, and why that many. */
+static uint64_t size_arena(struct eng_engine *e, const struct eng_config *c, uint64_t stride,
+                           const char **reason)
+{
+    struct memory_facts memory = memory_available();
+    uint64_t kv = c->kv_cache_bytes;
+    *reason = "as asked";
+    if (kv == 0) {
+        uint64_t pages = (e->context + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
+        uint64_t wanted = stride * pages * e->max_concurrency;
+        bool by_memory = c->kv_limit == ENG_KV_MEMORY;
+        uint64_t most =
+            memory.available_bytes / 100 * (by_memory ? KV_LIMIT_MEMORY_PER_100 : KV_LIMIT_AUTO_PER_100);
+        kv = by_memory || wanted > most ? most : wanted;
+        *reason = kv == wanted               ? "limited by concurrency"
+                  : memory.limited_by_cgroup ? "limited by the control group's memory"
+                                             : "limited by memory";
+    }
+    return kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
+}
+
+static uint64_t size_disk(const struct eng_config *c)
+{
+    if (c->disk_bytes || !c->disk_dir)
+        return c->disk_bytes;
+    struct statvfs fs;
+    (void)mkdir(c->disk_dir, 0700); /* the store makes it otherwise; here only to ask its file system */
+    if (statvfs(c->disk_dir, &fs) != 0)
+        return DISK_DEFAULT_BYTES;
+    uint64_t half = (uint64_t)fs.f_bavail * fs.f_frsize / 2;
+    return half < DISK_DEFAULT_BYTES ? half : DISK_DEFAULT_BYTES;
+}
+
+/* KV bits depend on the model and the kernels, reuse by ids on the tokenizer as well. */
+static void mix_fingerprint(const struct eng_engine *e, uint8_t out[32])
+{
+    uint8_t parts[64];
+    eng_model_fingerprint(e->model, parts);
+    eng_tokenizer_digest(e->tokenizer, parts + 32);
+    for (unsigned half = 0; half < 2; half++) {
+        XXH128_canonical_t canonical;
+        XXH128_canonicalFromHash(&canonical, XXH3_128bits_withSeed(parts, sizeof parts, half));
+        memcpy(out + 16 * half, canonical.digest, sizeof canonical.digest);
+    }
+}
+
+static int open_store(struct eng_engine *e, const struct eng_config *c, char *err, size_t err_len)
+{
+    double start = engine_now_s();
+    struct cs_config config = {0};
+    if (c->store_shape)
+        config = *c->store_shape;
+    config.page_tokens = KN_PAGE_TOKENS;
+    config.page_bytes = kn_kv_page_bytes(eng_model_kv(e->model));
+    uint64_t stride = (config.page_bytes + 4095) / 4096 * 4096;
+    const char *reason;
+    mix_fingerprint(e, config.fingerprint);
+    config.arena_bytes = size_arena(e, c, stride, &reason);
+    config.disk_dir = c->disk_dir;
+    config.disk_bytes = size_disk(c);
+    config.restore_deadline_ms = c->restore_deadline_ms == UINT32_MAX ? 0
+                                 : c->restore_deadline_ms             ? c->restore_deadline_ms
+                                                                      : RESTORE_DEADLINE_MS;
+    config.log = c->log;
+    config.log_ctx = c->log_ctx;
+    char a[32];
+    if (config.arena_bytes / stride < 2) {
+        snprintf(err, err_len, "a KV cache of %s holds less than two pages of %u tokens",
+                 size_text(config.arena_bytes, a), KN_PAGE_TOKENS);
+        return ENG_EINVAL;
+    }
+    int rc = cs_open(&config, &e->store, err, err_len);
+    if (rc != CS_OK)
+        return rc == CS_ENOMEM ? ENG_ENOMEM : rc == CS_EINVAL ? ENG_EINVAL : ENG_EIO;
+
+    struct cs_stats s;
+    cs_stats_get(e->store, &s);
+    uint64_t tokens = s.pages_total * KN_PAGE_TOKENS;
+    if (tokens < e->context) {
+        engine_log(e, CS_LOG_WARN, "the KV cache holds %llu tokens, so that is the context, not %u",
+                   (unsigned long long)tokens, e->context);
+        e->context = (uint32_t)tokens;
+    }
+    log_step(e, "Allocate cache", start, "%s · %llu tokens · checkpoints by bytes · %s",
+             size_text(config.arena_bytes, a), (unsigned long long)tokens, reason);
+    if (c->disk_dir && s.disk_on)
+        log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu spans · %s", c->disk_dir,
+                 size_text(s.disk_bytes, (char[32]){0}), size_text(s.disk_budget, a),
+                 (unsigned long long)s.disk_spans, s.disk_engine);
+    return ENG_OK;
+}
+
+static int start_thread(struct eng_engine *e)
+{
+    uint32_t n = e->max_concurrency;
+    e->batch = calloc(n, sizeof *e->batch);
+    e->batch_of = calloc(n, sizeof *e->batch_of);
+    if (!e->batch || !e->batch_of || sequence_list_reserve(&e->running, n) != ENG_OK ||
+        sampler_new(e->n_vocab, &e->sampler) != ENG_OK)
+        return ENG_ENOMEM;
+    if (pthread_create(&e->thread, NULL, scheduler_thread, e) != 0)
+        return ENG_ENOMEM;
+    e->thread_started = true;
+    return ENG_OK;
+}
+
+int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *err, size_t err_len)
+{
+    double start = engine_now_s();
+    *out = NULL;
+    struct eng_engine *e = calloc(1, sizeof *e);
+    if (!e) {
+        snprintf(err, err_len, "out of memory");
+        return ENG_ENOMEM;
+    }
+    e->log = c->log;
+    e->log_ctx = c->log_ctx;
+    e->max_concurrency = c->max_concurrency ? c->max_concurrency : CONCURRENCY_DEFAULT;
+    e->max_queue = c->max_queue ? c->max_queue : QUEUE_DEFAULT;
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->wake_lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->wake_cond, &attr);
+    pthread_condattr_destroy(&attr);
+
+    struct fmt_gguf *gguf = NULL;
+    int rc = open_file(e, c, &gguf, err, err_len);
+    if (rc == ENG_OK)
+        rc = open_tokenizer(e, c, gguf, err, err_len);
+    if (rc == ENG_OK)
+        rc = open_model(e, c, gguf, err, err_len);
+    fmt_gguf_close(gguf); /* the weights are packed */
+    if (rc == ENG_OK)
+        rc = open_store(e, c, err, err_len);
+    if (rc == ENG_OK) {
+        rc = start_thread(e);
+        if (rc != ENG_OK)
+            snprintf(err, err_len, "out of memory");
+    }
+    if (rc != ENG_OK) {
+        eng_engine_close(e, 0);
+        return rc;
+    }
+    log_step(e, "Ready", start, "%u sequences at once · %u may wait", e->max_concurrency, e->max_queue);
+    *out = e;
+    return ENG_OK;
+}
+
+void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
+{
+    if (!e)
+        return;
+    if (e->thread_started) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_mutex_unlock(&e->lock);
+        engine_wake(e);
+        pthread_join(e->thread, NULL);
+    }
+    if (e->store)
+        cs_close(e->store, deadline_ms);
+    sampler_free(e->sampler);
+    if (e->model)
+        eng_model_close(e->model);
+    if (e->tokenizer)
+        eng_tokenizer_close(e->tokenizer);
+    free(e->waiting.at);
+    free(e->running.at);
+    free(e->submitted.at);
+    free(e->batch);
+    free(e->batch_of);
+    free(e->infos);
+    pthread_cond_destroy(&e->wake_cond);
+    pthread_mutex_destroy(&e->wake_lock);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+const struct eng_model_desc *eng_engine_desc(const struct eng_engine *e)
+{
+    return eng_model_desc(e->model);
+}
+
+const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e)
+{
+    return e->tokenizer;
+}
+
+const struct eng_chat_template *eng_engine_template(const struct eng_engine *e)
+{
+    return e->chat;
+}
+
+struct cs_store *eng_engine_store(const struct eng_engine *e)
+{
+    return e->store;
+}
+
+uint32_t eng_engine_context(const struct eng_engine *e)
+{
+    return e->context;
+}
+
+int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
+                      const struct eng_message *messages, size_t n_messages, struct eng_prompt *out,
+                      char *err, size_t err_len)
+{
+    memset(out, 0, sizeof *out);
+    if (!e->chat) {
+        snprintf(err, err_len, "%s", e->no_template);
+        return ENG_EINVAL;
+    }
+    struct cs_tenant anonymous = {0};
+    struct eng_memo *memo = memo_new(e->store, e->tokenizer, e->chat, tenant ? tenant : &anonymous);
+    if (!memo) {
+        snprintf(err, err_len, "out of memory");
+        return ENG_ENOMEM;
+    }
+    struct eng_chat_memo hooks = memo_hooks(memo);
+    struct eng_rendered rendered;
+    int rc =
+        eng_chat_render(e->chat, e->tokenizer, messages, n_messages, true, &hooks, &rendered, err, err_len);
+    if (rc != ENG_OK) {
+        memo_free(memo);
+        return rc;
+    }
+    *out = (struct eng_prompt){
+        .ids = rendered.ids,
+        .boundaries = rendered.boundaries,
+        .n_boundaries = rendered.n_boundaries,
+        .reply_run = rendered.reply_run,
+        .memo = memo,
+    };
+    return ENG_OK;
+}
+
+void eng_prompt_free(struct eng_prompt *p)
+{
+    eng_ids_free(&p->ids);
+    free(p->boundaries);
+    memo_free(p->memo);
+    memset(p, 0, sizeof *p);
+}
+
+void eng_engine_stats(const struct eng_engine *e, struct eng_engine_stats *out)
+{
+    struct eng_engine *locked = (struct eng_engine *)e;
+    pthread_mutex_lock(&locked->lock);
+    *out = e->stats;
+    out->waiting = e->n_waiting;
+    pthread_mutex_unlock(&locked->lock);
+}

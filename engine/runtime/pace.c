@@ -1,0 +1,85 @@
+/*
+ * Prefill by step time. While others decode, a step should take no longer than STEP_DECODING_S, or their
+ * streams stutter; while nobody does, only a cancel or a new request waits for its end, and larger chunks use
+ * the machine better.
+ *
+ * The work of n tokens from position p on is n * (1 + (p + n / 2) / knee), in units of one token at depth 0:
+ * the weights cost each token 2 * parameters operations, attention 4 * layers * heads * head_dim for each
+ * position it sees, and the knee is where the two are equal. What a unit takes is learned step by step
+ * (exponential average), so it follows the machine and its neighbours.
+ */
+#include "engine/runtime/pace.h"
+#include "kernels/kernels.h"
+
+#define STEP_DECODING_S 0.100
+#define STEP_ALONE_S    0.400
+#define STEP_TOKENS_MAX 1024
+#define FIRST_GUESS     30e9 /* operations a second; only the very first chunk rests on it */
+#define LEARN           0.3
+
+void pace_init(struct pace *p, const struct eng_model_desc *d, uint32_t fixed_tokens)
+{
+    double attention = 4.0 * d->n_layers * d->n_heads * d->head_dim;
+    double weights = 2.0 * (double)d->parameters;
+    *p = (struct pace){
+        .knee = attention > 0 && weights > 0 ? weights / attention : 4096,
+        .unit_seconds = weights / FIRST_GUESS,
+        .fixed_tokens = fixed_tokens,
+    };
+}
+
+double pace_budget(const struct pace *p, bool others_decode)
+{
+    if (p->fixed_tokens)
+        return p->fixed_tokens;
+    if (!others_decode)
+        return STEP_ALONE_S;
+    double left = STEP_DECODING_S - p->decode_seconds;
+    return left > STEP_DECODING_S / 4 ? left : STEP_DECODING_S / 4;
+}
+
+double pace_work(const struct pace *p, uint32_t pos, uint32_t n)
+{
+    return n * (1.0 + (pos + n / 2.0) / p->knee);
+}
+
+uint32_t pace_tokens(const struct pace *p, double budget, uint32_t pos, uint32_t want, double *cost)
+{
+    if (p->fixed_tokens) {
+        uint32_t n = want < (uint32_t)budget ? want : (uint32_t)budget;
+        *cost = n;
+        return n;
+    }
+    if (want > STEP_TOKENS_MAX)
+        want = STEP_TOKENS_MAX;
+    uint32_t n = want;
+    double units = budget / p->unit_seconds;
+    /* A few rounds of n = units / (work a token) settle, as the work a token moves little with n. */
+    for (int i = 0; i < 4 && n > 0 && pace_work(p, pos, n) > units; i++)
+        n = (uint32_t)(units / (1.0 + (pos + n / 2.0) / p->knee));
+    if (n < want && n >= KN_PAGE_TOKENS) {
+        uint32_t over = (pos + n) % KN_PAGE_TOKENS; /* end on a page's edge */
+        n -= over < n ? over : 0;
+    }
+    *cost = pace_work(p, pos, n) * p->unit_seconds;
+    return n;
+}
+
+void pace_learn(struct pace *p, double work, uint32_t n_decode, double seconds)
+{
+    if (work <= 0) {
+        if (n_decode > 0)
+            p->decode_seconds += (p->decode_seconds > 0 ? LEARN : 1.0) * (seconds - p->decode_seconds);
+        return;
+    }
+    double prefill = n_decode > 0 && p->decode_seconds < seconds ? seconds - p->decode_seconds : seconds;
+    double unit = prefill / work;
+    if (!p->learned) {
+        p->unit_seconds = unit;
+        p->learned = true;
+    } else {
+        p->unit_seconds += LEARN * (unit - p->unit_seconds);
+    }
+    if (!(p->unit_seconds > 1e-9))
+        p->unit_seconds = 1e-9;
+}
