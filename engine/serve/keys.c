@@ -1,0 +1,156 @@
+/*
+ * API keys; see keys.h.
+ *
+ * A tenant id lies on disk beside the tenant's spans, so it must not give the key away: it is made from a
+ * slow one-way hash of it (SHA-512 crypt with a fixed salt, because the same key must find its tenant again
+ * after a restart), computed once a key at start. A presented key is compared with each known one as two
+ * zero-padded blocks of one length, without an early end.
+ */
+#include "engine/serve/keys.h"
+
+#include <crypt.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <xxhash.h>
+
+enum { KEY_BYTES = 256 }; /* a key's block; the longest key is one shorter */
+
+struct api_key {
+    char block[KEY_BYTES];
+    struct cs_tenant tenant;
+};
+
+struct eng_keys {
+    size_t n;
+    struct api_key *list;
+};
+
+static int tenant_from_key(const char *key, struct cs_tenant *tenant)
+{
+    struct crypt_data *data = calloc(1, sizeof *data);
+    int result = -1;
+    const char *digest = data ? crypt_r(key, "$6$rounds=5000$isotherm-tenant$", data) : NULL;
+    if (digest && digest[0] == '$') {
+        XXH128_canonical_t id;
+        XXH128_canonicalFromHash(&id, XXH3_128bits(digest, strlen(digest)));
+        memcpy(tenant->id, id.digest, sizeof tenant->id);
+        result = 0;
+    }
+    free(data);
+    return result;
+}
+
+static int add_key(struct eng_keys *keys, const char *key, char *err, size_t err_len)
+{
+    if (strlen(key) >= KEY_BYTES) {
+        snprintf(err, err_len, "API key file: a key is longer than %d bytes", KEY_BYTES - 1);
+        return -1;
+    }
+    struct api_key *grown = realloc(keys->list, (keys->n + 1) * sizeof *grown);
+    if (!grown) {
+        snprintf(err, err_len, "API key file: out of memory");
+        return -1;
+    }
+    keys->list = grown;
+    struct api_key *slot = &keys->list[keys->n];
+    memset(slot, 0, sizeof *slot);
+    memcpy(slot->block, key, strlen(key));
+    if (tenant_from_key(key, &slot->tenant) != 0) {
+        snprintf(err, err_len, "API key file: this system's crypt() cannot hash a key");
+        return -1;
+    }
+    keys->n++;
+    return 0;
+}
+
+/* Cuts white space at both ends. */
+static char *trim(char *line)
+{
+    while (*line == ' ' || *line == '\t')
+        line++;
+    size_t len = strlen(line);
+    while (len > 0 && strchr(" \t\r\n", line[len - 1]))
+        line[--len] = '\0';
+    return line;
+}
+
+int eng_keys_load(const char *path, struct eng_keys **out, char *err, size_t err_len)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len = 0;
+    int result = -1;
+    FILE *file = fopen(path, "re");
+    struct eng_keys *keys = calloc(1, sizeof *keys);
+    if (!file || !keys) {
+        snprintf(err, err_len, "cannot read the API key file %s: %s", path, strerror(errno));
+        goto out;
+    }
+    while ((len = getline(&line, &cap, file)) >= 0) {
+        if (memchr(line, '\0', (size_t)len)) {
+            snprintf(err, err_len, "API key file: not a text file");
+            goto out;
+        }
+        const char *key = trim(line);
+        if (*key && *key != '#' && add_key(keys, key, err, err_len) != 0)
+            goto out;
+    }
+    if (ferror(file)) {
+        snprintf(err, err_len, "cannot read the API key file %s", path);
+        goto out;
+    }
+    if (keys->n == 0) {
+        snprintf(err, err_len, "the API key file %s holds no key", path);
+        goto out;
+    }
+    *out = keys;
+    keys = NULL;
+    result = 0;
+out:
+    if (line)
+        explicit_bzero(line, cap);
+    free(line);
+    if (file)
+        fclose(file);
+    eng_keys_free(keys);
+    return result;
+}
+
+void eng_keys_free(struct eng_keys *keys)
+{
+    if (!keys)
+        return;
+    if (keys->list)
+        explicit_bzero(keys->list, keys->n * sizeof *keys->list);
+    free(keys->list);
+    free(keys);
+}
+
+bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant)
+{
+    char block[KEY_BYTES] = {0};
+    if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
+        return false;
+    const char *key = authorization + 7;
+    while (*key == ' ')
+        key++;
+    size_t len = strlen(key);
+    if (len == 0 || len >= KEY_BYTES)
+        return false;
+    memcpy(block, key, len);
+    bool found = false;
+    for (size_t i = 0; i < keys->n; i++) {
+        volatile unsigned char difference = 0;
+        for (size_t k = 0; k < KEY_BYTES; k++)
+            difference = (unsigned char)(difference | (block[k] ^ keys->list[i].block[k]));
+        if (difference == 0) {
+            found = true;
+            *tenant = keys->list[i].tenant;
+        }
+    }
+    explicit_bzero(block, sizeof block);
+    return found;
+}

@@ -1,0 +1,291 @@
+/* What the server tells about itself: /health, /metrics, /cache, /v1/models and the page. HTTP thread; every
+ * source is a short copy under a lock of its owner. */
+#include "engine/serve/call.h"
+#include "engine/serve/page.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- models and health ------------------------------------------------------------------------------- */
+
+bool eng_state_is_model(const struct eng_server *s, const char *name)
+{
+    size_t len = strlen(s->file_name);
+    if (strcmp(name, s->model_name) == 0 || strcmp(name, s->file_name) == 0 || strcmp(name, "default") == 0)
+        return true;
+    return len > 5 && strcmp(s->file_name + len - 5, ".gguf") == 0 && strlen(name) == len - 5 &&
+           strncmp(name, s->file_name, len - 5) == 0;
+}
+
+void eng_state_health(struct eng_call *c, const char *url)
+{
+    bool ready = atomic_load(&c->server->engine) != NULL;
+    (void)url;
+    c->status = ready ? 200 : 503;
+    eng_bytes_add_str(&c->answer, ready ? "{\"status\":\"ok\"}" : "{\"status\":\"loading\"}");
+}
+
+static json_t *model_object(const struct eng_server *s)
+{
+    const struct eng_engine *e = atomic_load(&s->engine);
+    json_t *object = json_object();
+    json_object_set_new(object, "id", eng_json_text(s->model_name, strlen(s->model_name)));
+    json_object_set_new(object, "object", json_string("model"));
+    json_object_set_new(object, "created", json_integer(s->started_unix));
+    json_object_set_new(object, "owned_by", json_string("isotherm"));
+    json_object_set_new(object, "context_length", json_integer(eng_engine_context(e)));
+    return object;
+}
+
+void eng_state_models(struct eng_call *c, const char *url)
+{
+    const char *name = url + strlen("/v1/models");
+    if (*name == '/') {
+        if (eng_state_is_model(c->server, name + 1))
+            eng_bytes_add_json(&c->answer, model_object(c->server));
+        else
+            eng_api_fail_as(&c->failure, 404, "invalid_request_error", "model_not_found",
+                            "The model '%.200s' does not exist here.", name + 1);
+        return;
+    }
+    json_t *list = json_array(), *object = json_object();
+    json_array_append_new(list, model_object(c->server));
+    json_object_set_new(object, "object", json_string("list"));
+    json_object_set_new(object, "data", list);
+    eng_bytes_add_json(&c->answer, object);
+}
+
+void eng_state_page(struct eng_call *c, const char *url)
+{
+    (void)url;
+    eng_bytes_add(&c->answer, eng_page_html, eng_page_html_len);
+}
+
+/* ---- /cache ------------------------------------------------------------------------------------------ */
+
+static void set_number(json_t *object, const char *name, uint64_t value)
+{
+    json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+static json_t *device_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "budget_bytes", st->arena_bytes);
+    set_number(object, "used_bytes", (st->pages_live + st->pages_cached) * st->page_stride);
+    set_number(object, "page_stride_bytes", st->page_stride);
+    set_number(object, "pages_total", st->pages_total);
+    set_number(object, "pages_free", st->pages_free);
+    set_number(object, "pages_live", st->pages_live);
+    set_number(object, "pages_cached", st->pages_cached);
+    set_number(object, "evicted_spans", st->evicted_device_spans);
+    return object;
+}
+
+static json_t *disk_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    json_object_set_new(object, "on", json_boolean(st->disk_on));
+    json_object_set_new(object, "engine", json_string(st->disk_engine ? st->disk_engine : "off"));
+    set_number(object, "budget_bytes", st->disk_budget);
+    set_number(object, "used_bytes", st->disk_bytes);
+    set_number(object, "pending_bytes", st->pending_bytes);
+    set_number(object, "spans", st->disk_spans);
+    set_number(object, "evicted_spans", st->evicted_disk_spans);
+    set_number(object, "records_foreign", st->records_foreign);
+    set_number(object, "bytes_written", st->bytes_written);
+    set_number(object, "bytes_read", st->bytes_read);
+    return object;
+}
+
+static json_t *index_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "budget_bytes", st->index_budget);
+    set_number(object, "used_bytes", st->index_bytes);
+    set_number(object, "spans", st->spans);
+    set_number(object, "notes", st->notes);
+    return object;
+}
+
+static json_t *reuse_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "lookups", st->lookups);
+    set_number(object, "hits_full", st->hits_full);
+    set_number(object, "hits_partial", st->hits_partial);
+    set_number(object, "tokens_looked_up", st->tokens_looked_up);
+    set_number(object, "tokens_device", st->tokens_device);
+    set_number(object, "tokens_disk", st->tokens_disk);
+    return object;
+}
+
+static json_t *faults_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "corrupt_header", st->corrupt_header);
+    set_number(object, "corrupt_tokens", st->corrupt_tokens);
+    set_number(object, "corrupt_payload", st->corrupt_payload);
+    set_number(object, "io_errors", st->io_errors);
+    set_number(object, "quarantined", st->quarantined);
+    set_number(object, "dropped_undurable", st->dropped_undurable);
+    set_number(object, "dropped_queue_full", st->dropped_queue_full);
+    set_number(object, "dropped_index_full", st->dropped_index_full);
+    set_number(object, "dropped_disk_full", st->dropped_disk_full);
+    return object;
+}
+
+void eng_state_cache(struct eng_call *c, const char *url)
+{
+    struct eng_engine *e = atomic_load(&c->server->engine);
+    struct cs_stats st;
+    struct eng_engine_stats es;
+    (void)url;
+    cs_stats_get(eng_engine_store(e), &st);
+    eng_engine_stats(e, &es);
+    json_t *object = json_object(), *tiers = json_object(), *misses = json_object(),
+           *requests = json_object();
+    json_object_set_new(tiers, "device", device_json(&st));
+    json_object_set_new(tiers, "disk", disk_json(&st));
+    for (int i = 0; i < CS_MISS_COUNT; i++)
+        if (i != CS_MISS_NONE)
+            set_number(misses, cs_miss_name((enum cs_miss)i), st.misses[i]);
+    set_number(requests, "running", es.running);
+    set_number(requests, "waiting", es.waiting);
+    set_number(requests, "preemptions", es.preemptions);
+    json_object_set_new(object, "tiers", tiers);
+    set_number(object, "pending_bytes", st.pending_bytes);
+    json_object_set_new(object, "index", index_json(&st));
+    json_object_set_new(object, "reuse", reuse_json(&st));
+    json_object_set_new(object, "misses", misses);
+    json_object_set_new(object, "faults", faults_json(&st));
+    json_object_set_new(object, "requests", requests);
+    eng_bytes_add_json(&c->answer, object);
+}
+
+/* ---- /metrics ---------------------------------------------------------------------------------------- */
+
+enum metric_type { COUNTER, GAUGE };
+
+static void metric_head(struct eng_bytes *out, const char *name, enum metric_type type, const char *help)
+{
+    eng_bytes_printf(out, "# HELP isotherm_%s %s\n# TYPE isotherm_%s %s\n", name, help, name,
+                     type == COUNTER ? "counter" : "gauge");
+}
+
+static void metric(struct eng_bytes *out, const char *name, enum metric_type type, const char *help,
+                   uint64_t value)
+{
+    metric_head(out, name, type, help);
+    eng_bytes_printf(out, "isotherm_%s %llu\n", name, (unsigned long long)value);
+}
+
+static void metric_seconds(struct eng_bytes *out, const char *name, const char *help, double value)
+{
+    metric_head(out, name, COUNTER, help);
+    eng_bytes_printf(out, "isotherm_%s %.6f\n", name, value);
+}
+
+static void metric_labelled(struct eng_bytes *out, const char *name, const char *label, const char *value,
+                            uint64_t number)
+{
+    eng_bytes_printf(out, "isotherm_%s{%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)number);
+}
+
+static void http_metrics(struct eng_bytes *out, const struct eng_server *s)
+{
+    static const char *const classes[] = {"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
+    metric(out, "ready", GAUGE, "1 once the model is loaded.", atomic_load(&s->engine) != NULL);
+    metric_head(out, "http_responses_total", COUNTER, "HTTP requests by status; none: closed without one.");
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++)
+        metric_labelled(out, "http_responses_total", "status", classes[i], atomic_load(&s->responses[i]));
+    metric(out, "http_connections", GAUGE, "Open connections.", atomic_load(&s->n_conns));
+    metric(out, "http_streams", GAUGE, "Open event streams.", atomic_load(&s->n_streams));
+    metric(out, "http_clients_gone_total", COUNTER, "Clients that left before their answer was complete.",
+           atomic_load(&s->clients_gone));
+    metric(out, "http_slow_readers_total", COUNTER, "Streams cancelled because their reader was too slow.",
+           atomic_load(&s->slow_readers));
+}
+
+static void engine_metrics(struct eng_bytes *out, const struct eng_engine_stats *es)
+{
+    metric(out, "requests_total", COUNTER, "Requests taken.", es->requests);
+    metric(out, "requests_finished_total", COUNTER, "Requests that ran to their end.", es->finished);
+    metric(out, "requests_cancelled_total", COUNTER, "Requests cancelled.", es->cancelled);
+    metric(out, "requests_failed_total", COUNTER, "Requests that failed.", es->failed);
+    metric(out, "requests_rejected_total", COUNTER, "Requests refused because the queue was full.",
+           es->rejected_full);
+    metric(out, "requests_running", GAUGE, "Requests that are prefilling or decoding.", es->running);
+    metric(out, "requests_waiting", GAUGE, "Requests in the queue.", es->waiting);
+    metric(out, "preemptions_total", COUNTER, "Sequences put back because the arena was full.",
+           es->preemptions);
+    metric(out, "prompt_tokens_total", COUNTER, "Tokens of prompts.", es->prompt_tokens);
+    metric(out, "reused_tokens_total", COUNTER, "Tokens of prompts that came from the cache.",
+           es->reused_tokens);
+    metric(out, "prefilled_tokens_total", COUNTER, "Tokens of prompts that were computed.",
+           es->prefilled_tokens);
+    metric(out, "decoded_tokens_total", COUNTER, "Tokens sampled.", es->decoded_tokens);
+    metric(out, "forwards_total", COUNTER, "Forward passes.", es->forwards);
+    metric_seconds(out, "prefill_seconds_total", "Time in prefill.", es->prefill_seconds);
+    metric_seconds(out, "decode_seconds_total", "Time in decode.", es->decode_seconds);
+}
+
+static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
+{
+    metric(out, "cache_device_budget_bytes", GAUGE, "Bytes of the KV arena.", st->arena_bytes);
+    metric_head(out, "cache_device_pages", GAUGE, "Pages of the arena by use.");
+    metric_labelled(out, "cache_device_pages", "use", "free", st->pages_free);
+    metric_labelled(out, "cache_device_pages", "use", "live", st->pages_live);
+    metric_labelled(out, "cache_device_pages", "use", "cached", st->pages_cached);
+    metric(out, "cache_index_bytes", GAUGE, "Bytes of the index.", st->index_bytes);
+    metric(out, "cache_index_budget_bytes", GAUGE, "Most bytes that the index may take.", st->index_budget);
+    metric(out, "cache_spans", GAUGE, "Spans known.", st->spans);
+    metric(out, "cache_disk_on", GAUGE, "1 where there is a disk tier.", st->disk_on);
+    metric(out, "cache_disk_bytes", GAUGE, "Bytes on disk, catalogue included.", st->disk_bytes);
+    metric(out, "cache_disk_budget_bytes", GAUGE, "Most bytes that the disk tier may take.", st->disk_budget);
+    metric(out, "cache_disk_spans", GAUGE, "Spans on disk.", st->disk_spans);
+    metric(out, "cache_disk_pending_bytes", GAUGE, "Published bytes that are not durable yet.",
+           st->pending_bytes);
+    metric(out, "cache_lookups_total", COUNTER, "Prompts looked up.", st->lookups);
+    metric_head(out, "cache_misses_total", COUNTER, "Look-ups that did not reuse every full page, by why.");
+    for (int i = 0; i < CS_MISS_COUNT; i++)
+        if (i != CS_MISS_NONE)
+            metric_labelled(out, "cache_misses_total", "reason", cs_miss_name((enum cs_miss)i),
+                            st->misses[i]);
+    metric_head(out, "cache_tokens_total", COUNTER, "Tokens reused, by the tier they came from.");
+    metric_labelled(out, "cache_tokens_total", "tier", "device", st->tokens_device);
+    metric_labelled(out, "cache_tokens_total", "tier", "disk", st->tokens_disk);
+    metric(out, "cache_publishes_total", COUNTER, "Publishes.", st->publishes);
+    metric(out, "cache_publish_pages_total", COUNTER, "Pages published.", st->publish_pages);
+    metric(out, "cache_bytes_written_total", COUNTER, "Bytes written to disk.", st->bytes_written);
+    metric(out, "cache_bytes_read_total", COUNTER, "Bytes read from disk.", st->bytes_read);
+    metric_head(out, "cache_evicted_spans_total", COUNTER, "Spans evicted, by tier.");
+    metric_labelled(out, "cache_evicted_spans_total", "tier", "device", st->evicted_device_spans);
+    metric_labelled(out, "cache_evicted_spans_total", "tier", "disk", st->evicted_disk_spans);
+    metric_head(out, "cache_dropped_total", COUNTER, "Spans that never became durable, by why.");
+    metric_labelled(out, "cache_dropped_total", "reason", "undurable", st->dropped_undurable);
+    metric_labelled(out, "cache_dropped_total", "reason", "queue_full", st->dropped_queue_full);
+    metric_labelled(out, "cache_dropped_total", "reason", "index_full", st->dropped_index_full);
+    metric_labelled(out, "cache_dropped_total", "reason", "disk_full", st->dropped_disk_full);
+    metric_head(out, "cache_faults_total", COUNTER, "Faults of stored bytes, each served as a miss.");
+    metric_labelled(out, "cache_faults_total", "kind", "corrupt_header", st->corrupt_header);
+    metric_labelled(out, "cache_faults_total", "kind", "corrupt_tokens", st->corrupt_tokens);
+    metric_labelled(out, "cache_faults_total", "kind", "corrupt_payload", st->corrupt_payload);
+    metric_labelled(out, "cache_faults_total", "kind", "io_error", st->io_errors);
+    metric(out, "cache_quarantined_total", COUNTER, "Spans quarantined.", st->quarantined);
+}
+
+void eng_state_metrics(struct eng_call *c, const char *url)
+{
+    struct eng_engine *e = atomic_load(&c->server->engine);
+    (void)url;
+    http_metrics(&c->answer, c->server);
+    if (!e)
+        return;
+    struct eng_engine_stats es;
+    struct cs_stats st;
+    eng_engine_stats(e, &es);
+    cs_stats_get(eng_engine_store(e), &st);
+    engine_metrics(&c->answer, &es);
+    cache_metrics(&c->answer, &st);
+}
