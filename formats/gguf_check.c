@@ -175,7 +175,7 @@ static int check_rows(const struct check *c, const char *name, uint64_t n_tokens
     return FMT_OK;
 }
 
-static int check_vocabulary(const struct check *c, uint32_t vocab_size, uint32_t hidden)
+static int check_vocabulary(const struct check *c, const char *arch, uint32_t vocab_size, uint32_t hidden)
 {
     static const char *const beside_tokens[] = {"tokenizer.ggml.scores", "tokenizer.ggml.token_type"};
     enum fmt_gguf_type elem;
@@ -187,7 +187,8 @@ static int check_vocabulary(const struct check *c, uint32_t vocab_size, uint32_t
     if (n_tokens == 0 || n_tokens > INT32_MAX)
         return refuse(c, "key 'tokenizer.ggml.tokens': %llu tokens", (unsigned long long)n_tokens);
     if (vocab_size != 0 && vocab_size != n_tokens)
-        return refuse(c, "key 'vocab_size': %u for %llu tokens", vocab_size, (unsigned long long)n_tokens);
+        return refuse(c, "key '%s.vocab_size': %u for %llu tokens", arch, vocab_size,
+                      (unsigned long long)n_tokens);
     for (size_t i = 0; i < sizeof beside_tokens / sizeof beside_tokens[0]; i++) {
         if (fmt_gguf_array(c->g, beside_tokens[i], &elem, &n) == FMT_OK && n != n_tokens)
             return refuse(c, "key '%s': %llu entries for %llu tokens", beside_tokens[i],
@@ -221,6 +222,6 @@ int fmt_gguf_check(const struct fmt_gguf *g, char *err, size_t err_len)
     if (rc == FMT_OK)
         rc = read_dimension(&c, arch, "vocab_size", INT32_MAX, &vocab_size);
     if (rc == FMT_OK)
-        rc = check_vocabulary(&c, vocab_size, hidden);
+        rc = check_vocabulary(&c, arch, vocab_size, hidden);
     return rc;
 }
