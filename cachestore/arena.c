@@ -1,0 +1,122 @@
+/* The device arena (see arena.h). */
+#include "cachestore/arena.h"
+#include "cachestore/cachestore.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Backing runs this far ahead of use, in pieces short enough that the thread can stop between them. */
+#define POPULATE_AHEAD_BYTES (128ull << 20)
+#define POPULATE_PIECE_BYTES (16ull << 20)
+
+int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride)
+{
+    *a = (struct arena){.stride = stride};
+    uint64_t n = stride ? arena_bytes / stride : 0;
+    if (n == 0 || n >= ARENA_NO_PAGE)
+        return CS_EINVAL;
+    a->n_pages = (uint32_t)n;
+    a->mapped_bytes = n * stride;
+    void *base = mmap(NULL, a->mapped_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return CS_ENOMEM;
+    a->base = base;
+    (void)madvise(base, a->mapped_bytes, MADV_HUGEPAGE);
+    a->free_stack = malloc(n * sizeof *a->free_stack);
+    a->pages = calloc(n, sizeof *a->pages);
+    if (!a->free_stack || !a->pages) {
+        arena_close(a);
+        return CS_ENOMEM;
+    }
+    /* Low addresses on top, so that use grows upwards behind the populated edge. */
+    for (uint32_t i = 0; i < a->n_pages; i++)
+        a->free_stack[i] = a->n_pages - 1 - i;
+    a->n_free = a->n_pages;
+    return CS_OK;
+}
+
+void arena_close(struct arena *a)
+{
+    if (a->base)
+        munmap(a->base, a->mapped_bytes);
+    free(a->free_stack);
+    free(a->pages);
+    *a = (struct arena){0};
+}
+
+uint32_t arena_take(struct arena *a)
+{
+    if (a->n_free == 0)
+        return ARENA_NO_PAGE;
+    uint32_t page = a->free_stack[--a->n_free];
+    a->pages[page] = (struct arena_page){.refs = 1};
+    a->n_live++;
+    uint64_t end = ((uint64_t)page + 1) * a->stride;
+    if (end > atomic_load_explicit(&a->used_high_bytes, memory_order_relaxed))
+        atomic_store_explicit(&a->used_high_bytes, end, memory_order_relaxed);
+    return page;
+}
+
+static void free_push(struct arena *a, uint32_t page)
+{
+    a->free_stack[a->n_free++] = page;
+}
+
+bool arena_ref(struct arena *a, uint32_t page)
+{
+    struct arena_page *p = &a->pages[page];
+    if (p->refs++ > 0)
+        return false;
+    a->n_live++;
+    a->n_cached--;
+    return true;
+}
+
+bool arena_unref(struct arena *a, uint32_t page)
+{
+    struct arena_page *p = &a->pages[page];
+    if (--p->refs > 0)
+        return false;
+    a->n_live--;
+    if (p->owner)
+        a->n_cached++;
+    else
+        free_push(a, page);
+    return true;
+}
+
+void arena_own(struct arena *a, uint32_t page, void *owner)
+{
+    a->pages[page].owner = owner;
+}
+
+void arena_disown(struct arena *a, uint32_t page)
+{
+    struct arena_page *p = &a->pages[page];
+    p->owner = NULL;
+    if (p->refs == 0) {
+        a->n_cached--;
+        free_push(a, page);
+    }
+}
+
+static uint64_t populate_target(const struct arena *a)
+{
+    uint64_t target = atomic_load_explicit(&a->used_high_bytes, memory_order_relaxed) + POPULATE_AHEAD_BYTES;
+    return target < a->mapped_bytes ? target : a->mapped_bytes;
+}
+
+bool arena_wants_populate(const struct arena *a)
+{
+    return a->populated_bytes < populate_target(a);
+}
+
+void arena_populate(struct arena *a)
+{
+    uint64_t left = populate_target(a) - a->populated_bytes;
+    uint64_t piece = left < POPULATE_PIECE_BYTES ? left : POPULATE_PIECE_BYTES;
+    /* A kernel without it (before 5.14) backs pages at first touch instead. */
+    (void)madvise(a->base + a->populated_bytes, piece, MADV_POPULATE_WRITE);
+    a->populated_bytes += piece;
+}

@@ -1,0 +1,60 @@
+/*
+ * The device arena: one mapping of equal pages, taken once, that holds all KV memory there is.
+ *
+ * A page is free (on the free stack), live (refs > 0: a sequence or a load in flight uses it) or cached (an
+ * owner keeps it and nobody uses it); the three counts always sum to n_pages. The arena knows no spans: an
+ * owner is an opaque pointer, and callers are told when a page starts or ends being used.
+ *
+ * Threads: everything is called with the store's lock held, but arena_populate and the pointers of
+ * arena_address, which need none.
+ */
+#ifndef ISOTHERM_CACHESTORE_ARENA_H
+#define ISOTHERM_CACHESTORE_ARENA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ARENA_NO_PAGE UINT32_MAX
+
+struct arena_page {
+    void *owner;
+    uint32_t refs;
+    bool loading; /* a read into it is in flight */
+};
+
+struct arena {
+    uint8_t *base;
+    uint64_t stride, mapped_bytes;
+    uint32_t n_pages, n_free, n_live, n_cached;
+    uint32_t *free_stack;
+    struct arena_page *pages;
+    _Atomic uint64_t used_high_bytes; /* the highest end of a page ever taken */
+    uint64_t populated_bytes;         /* belongs to the one thread that calls arena_populate */
+};
+
+/* CS_OK, CS_EINVAL (no page fits, or more than 2^32 - 2 of them) or CS_ENOMEM. */
+int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride);
+void arena_close(struct arena *a);
+
+static inline void *arena_address(const struct arena *a, uint32_t page)
+{
+    return a->base + (uint64_t)page * a->stride;
+}
+
+/* A free page with one reference and no owner; ARENA_NO_PAGE when none is free. */
+uint32_t arena_take(struct arena *a);
+/* True: the page was unused until now. */
+bool arena_ref(struct arena *a, uint32_t page);
+/* True: the page is unused from now on (cached with an owner, free without). */
+bool arena_unref(struct arena *a, uint32_t page);
+/* Gives a page that is in use an owner, or takes the owner away; a page without owner and users is free. */
+void arena_own(struct arena *a, uint32_t page, void *owner);
+void arena_disown(struct arena *a, uint32_t page);
+
+/* True while memory a little ahead of the highest page in use is not backed yet. */
+bool arena_wants_populate(const struct arena *a);
+/* Backs the next piece of it, without touching contents. One thread at a time, no lock needed. */
+void arena_populate(struct arena *a);
+
+#endif

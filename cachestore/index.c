@@ -1,0 +1,365 @@
+/* The index (see index.h). */
+#include "cachestore/index.h"
+#include "cachestore/key.h"
+#include "cachestore/policy/evict.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIN_BUCKETS           64
+#define MAX_GONE              4096
+#define BYTES_PER_BUCKET      512 /* about what a span costs, so that a full index has about one a bucket */
+#define ALLOC_OVERHEAD        16  /* of malloc, a block */
+#define GONE_SHARE            16  /* at most a sixteenth of the budget */
+#define MICROS_PER_SECOND     1000000ull
+#define NANOS_PER_MICROSECOND 1000
+
+static size_t span_alloc_bytes(const struct index *ix, uint32_t n_pages)
+{
+    return sizeof(struct span) + (size_t)n_pages * (ix->page_tokens + 1) * sizeof(uint32_t);
+}
+
+uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages)
+{
+    return span_alloc_bytes(ix, n_pages) + ALLOC_OVERHEAD + HEAP_COUNT * sizeof(struct span *);
+}
+
+int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint64_t budget)
+{
+    *ix = (struct index){.arena = arena, .page_tokens = page_tokens, .budget = budget};
+    uint64_t n_buckets = MIN_BUCKETS;
+    while (n_buckets * BYTES_PER_BUCKET < budget)
+        n_buckets *= 2;
+    /* Large tables are mapped, not touched: they cost memory as they fill. */
+    ix->buckets = calloc(n_buckets, sizeof(struct span *));
+    ix->bucket_mask = n_buckets - 1;
+    uint64_t n_gone = budget / GONE_SHARE / sizeof(struct gone);
+    ix->n_gone = n_gone > MAX_GONE ? MAX_GONE : (uint32_t)n_gone + 1;
+    ix->gone = calloc(ix->n_gone, sizeof(struct gone));
+    ix->bytes = n_buckets * sizeof(struct span *) + ix->n_gone * sizeof(struct gone);
+    uint64_t max_spans = budget / sizeof(struct span) + 1;
+    ix->heap_capacity = max_spans > UINT32_MAX - 1 ? UINT32_MAX - 1 : (uint32_t)max_spans;
+    bool ok = ix->buckets && ix->gone;
+    for (int h = 0; h < HEAP_COUNT; h++) {
+        ix->heaps[h].items = malloc(ix->heap_capacity * sizeof(struct span *));
+        ok = ok && ix->heaps[h].items;
+    }
+    if (!ok) {
+        index_close(ix);
+        return CS_ENOMEM;
+    }
+    return CS_OK;
+}
+
+void index_close(struct index *ix)
+{
+    if (ix->buckets)
+        for (uint64_t b = 0; b <= ix->bucket_mask; b++)
+            while (ix->buckets[b]) {
+                struct span *sp = ix->buckets[b];
+                ix->buckets[b] = sp->hash_next;
+                free(sp);
+            }
+    free(ix->buckets);
+    free(ix->gone);
+    for (int h = 0; h < HEAP_COUNT; h++)
+        free(ix->heaps[h].items);
+    *ix = (struct index){0};
+}
+
+bool index_fits_locked(const struct index *ix, uint32_t n_pages)
+{
+    return ix->bytes + index_span_bytes(ix, n_pages) <= ix->budget && ix->n_spans < ix->heap_capacity;
+}
+
+/* ---- heaps ------------------------------------------------------------------------------------------- */
+
+static struct evict_facts facts_of(const struct span *sp)
+{
+    return (struct evict_facts){.durable = sp->disk == SPAN_DISK_DURABLE,
+                                .leaf = sp->n_device_children == 0,
+                                .last_used = sp->last_used,
+                                .first_position = sp->first_position};
+}
+
+static bool before(enum span_heap h, const struct span *a, const struct span *b)
+{
+    struct evict_facts fa = facts_of(a), fb = facts_of(b);
+    return h == HEAP_DEVICE ? evict_device_before(&fa, &fb) : evict_oldest_before(&fa, &fb);
+}
+
+static void heap_put(struct heap *heap, enum span_heap h, uint32_t at, struct span *sp)
+{
+    heap->items[at] = sp;
+    sp->heap_slot[h] = at + 1;
+}
+
+/* Moves the item at `at` to where it belongs. */
+static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
+{
+    struct span *sp = heap->items[at];
+    while (at > 0 && before(h, sp, heap->items[(at - 1) / 2])) {
+        heap_put(heap, h, at, heap->items[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= heap->n)
+            break;
+        if (child + 1 < heap->n && before(h, heap->items[child + 1], heap->items[child]))
+            child++;
+        if (!before(h, heap->items[child], sp))
+            break;
+        heap_put(heap, h, at, heap->items[child]);
+        at = child;
+    }
+    heap_put(heap, h, at, sp);
+}
+
+static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool candidate)
+{
+    struct heap *heap = &ix->heaps[h];
+    uint32_t slot = sp->heap_slot[h];
+    if (candidate) {
+        if (!slot) {
+            heap_put(heap, h, heap->n, sp);
+            slot = ++heap->n;
+        }
+        heap_fix(heap, h, slot - 1);
+    } else if (slot) {
+        sp->heap_slot[h] = 0;
+        struct span *last = heap->items[--heap->n];
+        if (last != sp) {
+            heap_put(heap, h, slot - 1, last);
+            heap_fix(heap, h, slot - 1);
+        }
+    }
+}
+
+/* The last resident page is what eviction takes first. */
+static bool tail_is_unused(const struct index *ix, const struct span *sp)
+{
+    for (uint32_t i = sp->n_pages; i-- > 0;)
+        if (sp->page[i] != ARENA_NO_PAGE)
+            return ix->arena->pages[sp->page[i]].refs == 0;
+    return false;
+}
+
+void index_requeue_locked(struct index *ix, struct span *sp)
+{
+    bool writing = sp->disk == SPAN_DISK_WRITING;
+    heap_set(ix, HEAP_DEVICE, sp, !writing && tail_is_unused(ix, sp));
+    heap_set(ix, HEAP_DISK, sp,
+             sp->disk == SPAN_DISK_DURABLE && sp->n_disk_children == 0 && sp->pins == 0 &&
+                 sp->n_loading == 0);
+    heap_set(ix, HEAP_INDEX, sp,
+             !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0);
+}
+
+struct span *index_first_locked(const struct index *ix, enum span_heap heap)
+{
+    return ix->heaps[heap].n ? ix->heaps[heap].items[0] : NULL;
+}
+
+/* ---- the tree ---------------------------------------------------------------------------------------- */
+
+struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
+                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
+                              const uint32_t *ids, uint32_t n_pages)
+{
+    struct span *sp = malloc(span_alloc_bytes(ix, n_pages));
+    if (!sp)
+        return NULL;
+    *sp = (struct span){.parent = parent,
+                        .parent_ordinal = parent_ordinal,
+                        .key = key,
+                        .parent_key = parent_key,
+                        .tenant = *tenant,
+                        .n_pages = n_pages,
+                        .lost = CS_MISS_EVICTED};
+    if (parent)
+        sp->first_position = parent->first_position + (parent_ordinal + 1) * ix->page_tokens;
+    sp->ids = (uint32_t *)(sp + 1);
+    sp->page = sp->ids + (size_t)n_pages * ix->page_tokens;
+    memcpy(sp->ids, ids, (size_t)n_pages * ix->page_tokens * sizeof *ids);
+    for (uint32_t i = 0; i < n_pages; i++)
+        sp->page[i] = ARENA_NO_PAGE;
+
+    struct span **bucket = &ix->buckets[key.lo & ix->bucket_mask];
+    sp->hash_next = *bucket;
+    *bucket = sp;
+    if (parent) {
+        sp->next_sibling = parent->first_child;
+        if (parent->first_child)
+            parent->first_child->previous_sibling = sp;
+        parent->first_child = sp;
+        parent->n_children++;
+        index_requeue_locked(ix, parent);
+    }
+    ix->n_spans++;
+    ix->bytes += index_span_bytes(ix, n_pages);
+    return sp;
+}
+
+void index_remove_locked(struct index *ix, struct span *sp)
+{
+    struct gone *gone = &ix->gone[sp->key.hi % ix->n_gone];
+    gone->key = sp->key;
+    gone->why = sp->lost;
+
+    for (int h = 0; h < HEAP_COUNT; h++)
+        heap_set(ix, (enum span_heap)h, sp, false);
+    struct span **at = &ix->buckets[sp->key.lo & ix->bucket_mask];
+    while (*at != sp)
+        at = &(*at)->hash_next;
+    *at = sp->hash_next;
+    struct span *parent = sp->parent;
+    if (parent) {
+        if (sp->previous_sibling)
+            sp->previous_sibling->next_sibling = sp->next_sibling;
+        else
+            parent->first_child = sp->next_sibling;
+        if (sp->next_sibling)
+            sp->next_sibling->previous_sibling = sp->previous_sibling;
+        parent->n_children--;
+        index_requeue_locked(ix, parent);
+    }
+    ix->n_spans--;
+    ix->bytes -= index_span_bytes(ix, sp->n_pages);
+    free(sp);
+}
+
+struct span *index_find_locked(const struct index *ix, const struct span *parent, uint32_t parent_ordinal,
+                               struct cs_key key, const struct cs_tenant *tenant, const uint32_t *ids)
+{
+    for (struct span *sp = ix->buckets[key.lo & ix->bucket_mask]; sp; sp = sp->hash_next)
+        if (key_equal(sp->key, key) && sp->parent == parent &&
+            (!parent || sp->parent_ordinal == parent_ordinal) &&
+            memcmp(&sp->tenant, tenant, sizeof *tenant) == 0 &&
+            memcmp(sp->ids, ids, ix->page_tokens * sizeof *ids) == 0)
+            return sp;
+    return NULL;
+}
+
+enum cs_miss index_gone_locked(const struct index *ix, struct cs_key key)
+{
+    const struct gone *gone = &ix->gone[key.hi % ix->n_gone];
+    return key_equal(gone->key, key) ? gone->why : CS_MISS_NONE;
+}
+
+uint64_t index_tick_locked(struct index *ix)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    uint64_t now = (uint64_t)t.tv_sec * MICROS_PER_SECOND + (uint64_t)t.tv_nsec / NANOS_PER_MICROSECOND;
+    /* A clock that was set back must not make what is used now older than what was used before. */
+    ix->last_tick = now > ix->last_tick ? now : ix->last_tick + 1;
+    return ix->last_tick;
+}
+
+void index_touch_locked(struct index *ix, struct span *sp, uint64_t tick)
+{
+    sp->last_used = tick;
+    index_requeue_locked(ix, sp);
+}
+
+void index_pin_locked(struct index *ix, struct span *sp)
+{
+    if (sp->pins++ == 0)
+        index_requeue_locked(ix, sp);
+}
+
+void index_unpin_locked(struct index *ix, struct span *sp)
+{
+    if (--sp->pins == 0)
+        index_requeue_locked(ix, sp);
+}
+
+void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages)
+{
+    /* The block keeps its size; the budget counts what the entry would cost now, as when it is freed. */
+    ix->bytes -= index_span_bytes(ix, sp->n_pages) - index_span_bytes(ix, n_pages);
+    sp->n_pages = n_pages;
+}
+
+/* ---- residency --------------------------------------------------------------------------------------- */
+
+/* Call behind each change of n_device or n_loading: a parent is a leaf of the device while no child has pages
+ * there. */
+static void device_changed(struct index *ix, struct span *sp, bool had)
+{
+    bool has = sp->n_device + sp->n_loading > 0;
+    if (sp->parent && had != has) {
+        sp->parent->n_device_children += has ? 1 : -1;
+        index_requeue_locked(ix, sp->parent);
+    }
+}
+
+void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading)
+{
+    bool had = sp->n_device + sp->n_loading > 0;
+    sp->page[i] = page;
+    arena_own(ix->arena, page, sp);
+    ix->arena->pages[page].loading = loading;
+    if (ix->arena->pages[page].refs > 0)
+        sp->n_live++;
+    if (loading)
+        sp->n_loading++;
+    else
+        sp->n_device++;
+    device_changed(ix, sp, had);
+}
+
+void index_landed_locked(struct index *ix, struct span *sp, uint32_t i)
+{
+    ix->arena->pages[sp->page[i]].loading = false;
+    sp->n_loading--;
+    sp->n_device++;
+}
+
+void index_detach_locked(struct index *ix, struct span *sp, uint32_t i)
+{
+    struct arena_page *p = &ix->arena->pages[sp->page[i]];
+    if (p->loading)
+        sp->n_loading--;
+    else
+        sp->n_device--;
+    if (p->refs > 0)
+        sp->n_live--;
+    p->loading = false;
+    arena_disown(ix->arena, sp->page[i]);
+    sp->page[i] = ARENA_NO_PAGE;
+    device_changed(ix, sp, true);
+}
+
+void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk)
+{
+    bool had = sp->disk != SPAN_DISK_NONE, has = disk != SPAN_DISK_NONE;
+    if ((sp->disk == SPAN_DISK_DURABLE) != (disk == SPAN_DISK_DURABLE)) {
+        if (disk == SPAN_DISK_DURABLE)
+            ix->n_disk_spans++;
+        else
+            ix->n_disk_spans--;
+    }
+    sp->disk = disk;
+    if (sp->parent && had != has) {
+        sp->parent->n_disk_children += has ? 1 : -1;
+        index_requeue_locked(ix, sp->parent);
+    }
+    index_requeue_locked(ix, sp);
+}
+
+void index_page_ref_locked(struct index *ix, uint32_t page)
+{
+    struct span *owner = ix->arena->pages[page].owner;
+    if (arena_ref(ix->arena, page) && owner)
+        owner->n_live++;
+}
+
+void index_page_unref_locked(struct index *ix, uint32_t page)
+{
+    struct span *owner = ix->arena->pages[page].owner;
+    if (arena_unref(ix->arena, page) && owner)
+        owner->n_live--;
+}

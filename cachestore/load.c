@@ -1,0 +1,237 @@
+/*
+ * Opening a store that has something on disk: rows come in any order, spans are linked parents first. A row
+ * that repeats another one loses to the newer record; a row whose chain of parents is broken leads nowhere
+ * and is deleted, and so are notes without their owner.
+ */
+#include "cachestore/key.h"
+#include "cachestore/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct row {
+    struct span_record record; /* ids owned */
+    uint64_t disk_bytes;
+    struct span *span; /* once linked */
+};
+
+struct note_row {
+    struct note_record record; /* notes and their data owned, in one block */
+};
+
+/* Where the page with this key is. */
+struct page_place {
+    struct cs_key key;
+    struct span *span;
+    uint32_t ordinal;
+};
+
+struct loader {
+    struct cs_store *s;
+    struct row *rows;
+    size_t n_rows, rows_capacity;
+    struct note_row *notes;
+    size_t n_notes, notes_capacity;
+    struct page_place *places; /* open addressing */
+    size_t n_places;           /* a power of two */
+};
+
+struct loader *loader_new(struct cs_store *s)
+{
+    struct loader *l = calloc(1, sizeof *l);
+    if (l)
+        l->s = s;
+    return l;
+}
+
+void loader_free(struct loader *l)
+{
+    if (!l)
+        return;
+    for (size_t i = 0; i < l->n_rows; i++)
+        free((void *)l->rows[i].record.ids);
+    for (size_t i = 0; i < l->n_notes; i++)
+        free((void *)l->notes[i].record.notes);
+    free(l->rows);
+    free(l->notes);
+    free(l->places);
+    free(l);
+}
+
+static bool reserve(void **array, size_t *capacity, size_t n, size_t item)
+{
+    if (n < *capacity)
+        return true;
+    size_t larger = *capacity ? *capacity * 2 : 64;
+    void *grown = realloc(*array, larger * item);
+    if (!grown)
+        return false;
+    *array = grown;
+    *capacity = larger;
+    return true;
+}
+
+int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
+{
+    struct loader *l = ctx;
+    uint32_t pt = l->s->page_tokens;
+    if (!reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
+        return CS_ENOMEM;
+    /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
+    bool sound = r->n_pages > 0 && r->first_position % pt == 0;
+    uint32_t *ids = sound ? malloc((size_t)r->n_pages * pt * sizeof *ids) : NULL;
+    if (sound && !ids)
+        return CS_ENOMEM;
+    if (sound)
+        memcpy(ids, r->ids, (size_t)r->n_pages * pt * sizeof *ids);
+    l->rows[l->n_rows] = (struct row){.record = *r, .disk_bytes = disk_bytes};
+    l->rows[l->n_rows++].record.ids = ids;
+    return CS_OK;
+}
+
+int loader_on_notes(void *ctx, const struct note_record *n)
+{
+    struct loader *l = ctx;
+    if (!reserve((void **)&l->notes, &l->notes_capacity, l->n_notes, sizeof *l->notes))
+        return CS_ENOMEM;
+    size_t bytes = n->n_notes * sizeof(struct cs_note);
+    for (size_t i = 0; i < n->n_notes; i++)
+        bytes += n->notes[i].len;
+    struct cs_note *copy = malloc(bytes ? bytes : 1);
+    if (!copy)
+        return CS_ENOMEM;
+    uint8_t *data = (uint8_t *)(copy + n->n_notes);
+    for (size_t i = 0; i < n->n_notes; i++) {
+        copy[i] = n->notes[i];
+        copy[i].data = data;
+        if (n->notes[i].len)
+            memcpy(data, n->notes[i].data, n->notes[i].len);
+        data += n->notes[i].len;
+    }
+    l->notes[l->n_notes] = (struct note_row){.record = *n};
+    l->notes[l->n_notes++].record.notes = copy;
+    return CS_OK;
+}
+
+/* Parents first; of equals the newer record first. */
+static int compare_rows(const void *a, const void *b)
+{
+    const struct span_record *ra = &((const struct row *)a)->record, *rb = &((const struct row *)b)->record;
+    if (ra->first_position != rb->first_position)
+        return ra->first_position < rb->first_position ? -1 : 1;
+    if (ra->id.sequence != rb->id.sequence)
+        return ra->id.sequence > rb->id.sequence ? -1 : 1;
+    return 0;
+}
+
+static struct page_place *place_of(struct loader *l, struct cs_key key)
+{
+    size_t at = key.lo & (l->n_places - 1);
+    while (l->places[at].span && !key_equal(l->places[at].key, key))
+        at = (at + 1) & (l->n_places - 1);
+    return &l->places[at];
+}
+
+static struct span *link_row(struct loader *l, struct row *row)
+{
+    struct cs_store *s = l->s;
+    const struct span_record *r = &row->record;
+    uint32_t pt = s->page_tokens;
+    if (!r->ids)
+        return NULL;
+    struct span *parent = NULL;
+    uint32_t ordinal = 0;
+    struct cs_key key = key_seed(s->secret, s->fingerprint, &r->tenant);
+    if (r->first_position > 0) {
+        const struct page_place *at = place_of(l, r->parent);
+        parent = at->span;
+        ordinal = at->ordinal;
+        key = r->parent;
+        if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
+            parent->first_position + (ordinal + 1) * pt != r->first_position)
+            return NULL;
+    }
+    struct cs_key first = key_next(key, r->ids, pt);
+    if (!key_equal(first, r->key) || index_find_locked(&s->index, parent, ordinal, first, &r->tenant, r->ids))
+        return NULL;
+    struct span *sp =
+        index_add_locked(&s->index, parent, ordinal, key, first, &r->tenant, r->ids, r->n_pages);
+    if (!sp)
+        return NULL;
+    for (uint32_t i = 0; i < r->n_pages; i++) {
+        key = key_next(key, r->ids + (size_t)i * pt, pt);
+        *place_of(l, key) = (struct page_place){.key = key, .span = sp, .ordinal = i};
+    }
+    sp->id = r->id;
+    sp->disk_bytes = row->disk_bytes;
+    sp->created_unix = r->created_unix;
+    sp->touched_unix = r->used_unix;
+    sp->last_used = r->used_unix > 0 ? (uint64_t)r->used_unix * 1000000 : 0;
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
+    return sp;
+}
+
+static void link_notes(struct loader *l)
+{
+    struct cs_store *s = l->s;
+    for (size_t k = 0; k < l->n_notes; k++) {
+        const struct note_record *n = &l->notes[k].record;
+        struct span *owner = NULL;
+        for (size_t lo = 0, hi = l->n_rows; lo < hi && !owner;) {
+            size_t mid = lo + (hi - lo) / 2;
+            const struct row *row = &l->rows[mid];
+            if (row->record.id.sequence == n->owner.sequence) {
+                owner = row->record.id.nonce == n->owner.nonce ? row->span : NULL;
+                break;
+            }
+            if (row->record.id.sequence < n->owner.sequence)
+                lo = mid + 1;
+            else
+                hi = mid;
+        }
+        struct note_batch *b = NULL;
+        if (owner)
+            b = notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, n->notes, n->n_notes,
+                                 n->id.sequence);
+        if (b) {
+            b->id = n->id;
+            b->stored = true;
+        } else {
+            s->tier->delete_notes(s->disk, n->id);
+        }
+    }
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    uint64_t sa = ((const struct row *)a)->record.id.sequence,
+             sb = ((const struct row *)b)->record.id.sequence;
+    return sa < sb ? -1 : sa > sb;
+}
+
+int loader_finish_locked(struct loader *l)
+{
+    struct cs_store *s = l->s;
+    size_t n_pages = 0;
+    for (size_t i = 0; i < l->n_rows; i++)
+        n_pages += l->rows[i].record.n_pages;
+    for (l->n_places = 64; l->n_places < 2 * n_pages;)
+        l->n_places *= 2;
+    l->places = calloc(l->n_places, sizeof *l->places);
+    if (!l->places)
+        return CS_ENOMEM;
+    if (l->n_rows > 0)
+        qsort(l->rows, l->n_rows, sizeof *l->rows, compare_rows);
+    for (size_t i = 0; i < l->n_rows; i++)
+        if (s->index.n_spans < s->index.heap_capacity)
+            l->rows[i].span = link_row(l, &l->rows[i]);
+    for (size_t i = l->n_rows; i-- > 0;)
+        if (!l->rows[i].span)
+            s->tier->delete_span(s->disk, l->rows[i].record.id);
+    if (l->n_rows > 0)
+        qsort(l->rows, l->n_rows, sizeof *l->rows, compare_ids);
+    link_notes(l);
+    /* Budgets may be smaller than they were. */
+    room_for_index_locked(s, 0);
+    return CS_OK;
+}

@@ -1,0 +1,171 @@
+/*
+ * Publish: the sequence's new full pages become part of the tree, in one pass from the place where its path
+ * ends.
+ *
+ * For each page, in order: what is stored and resident already stays (the sequence's own copy remains
+ * private); what is stored but no longer resident takes the sequence's page; behind the last stored page new
+ * spans are added, of at most span_pages each. The cost is that of the new pages: the place is remembered.
+ */
+#include "cachestore/key.h"
+#include "cachestore/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Everything static here runs with the store's lock held. */
+
+static bool same_page(const struct cs_store *s, const struct span *sp, uint32_t i, const uint32_t *ids)
+{
+    return memcmp(sp->ids + (size_t)i * s->page_tokens, ids, s->page_tokens * sizeof *ids) == 0;
+}
+
+/* Pages behind `ordinal` were lost and nobody needs them where they were: the span ends there from now on, so
+ * that what is left of it is whole and can be written. */
+static void cut_lost_tail(struct cs_store *s, struct span *sp, uint32_t ordinal, uint32_t own_pins)
+{
+    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || sp->pins > own_pins ||
+        sp->n_device != ordinal + 1 || ordinal + 1 == sp->n_pages)
+        return;
+    for (uint32_t i = ordinal + 1; i < sp->n_pages; i++)
+        if (sp->page[i] != ARENA_NO_PAGE)
+            return;
+    for (const struct span *child = sp->first_child; child; child = child->next_sibling)
+        if (child->parent_ordinal > ordinal)
+            return;
+    index_truncate_locked(&s->index, sp, ordinal + 1);
+}
+
+/* The path goes on elsewhere behind `ordinal` of this span, or ends there. */
+static void leave_span(struct cs_sequence *q, struct span *sp, uint32_t ordinal)
+{
+    struct cs_store *s = q->s;
+    if (!sp)
+        return;
+    cut_lost_tail(s, sp, ordinal, sp == q->place ? 1 : 0);
+    writeback_enqueue_locked(s, sp);
+    index_requeue_locked(&s->index, sp);
+}
+
+static void meet_stored_page(struct cs_store *s, struct span *sp, uint32_t i, uint32_t page)
+{
+    if (sp->page[i] == ARENA_NO_PAGE)
+        index_attach_locked(&s->index, sp, i, page, false);
+    else
+        s->totals.publish_duplicate_pages++;
+}
+
+/* Adds spans for the last n pages of ids; returns how many pages were added. */
+static uint32_t add_spans(struct cs_sequence *q, const uint32_t *ids, const struct cs_key *keys,
+                          struct cs_key previous, const uint32_t *pages, uint32_t n, uint64_t tick)
+{
+    struct cs_store *s = q->s;
+    int64_t now_unix = (int64_t)time(NULL);
+    uint32_t done = 0;
+    while (done < n) {
+        uint32_t take = n - done < s->span_pages ? n - done : s->span_pages;
+        struct span *sp = NULL;
+        if (room_for_index_locked(s, index_span_bytes(&s->index, take)))
+            sp = index_add_locked(&s->index, q->place, q->place_ordinal, done ? keys[done - 1] : previous,
+                                  keys[done], &q->tenant, ids + (size_t)done * s->page_tokens, take);
+        if (!sp) {
+            s->totals.dropped_index_full++;
+            break;
+        }
+        sp->created_unix = sp->touched_unix = now_unix;
+        for (uint32_t i = 0; i < take; i++)
+            index_attach_locked(&s->index, sp, i, pages[done + i], false);
+        index_touch_locked(&s->index, sp, tick);
+        sequence_set_place_locked(q, sp, take - 1);
+        writeback_enqueue_locked(s, sp);
+        done += take;
+        s->totals.publish_spans++;
+        s->totals.publish_pages += take;
+    }
+    return done;
+}
+
+static void add_notes(struct cs_sequence *q, const struct cs_note *notes, size_t n_notes)
+{
+    struct cs_store *s = q->s;
+    struct span *owner = q->place;
+    bool holds = owner && (owner->n_device > 0 || owner->n_loading > 0 || owner->disk != SPAN_DISK_NONE);
+    if (!holds || !room_for_index_locked(s, notes_bytes(notes, n_notes)) ||
+        !notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, notes, n_notes, 0)) {
+        s->totals.dropped_index_full++;
+        return;
+    }
+    /* Otherwise the row goes out with its owner's. */
+    if (owner->disk == SPAN_DISK_WRITING || owner->disk == SPAN_DISK_DURABLE)
+        notes_store_locked(s->tier, s->disk, owner);
+}
+
+static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_full,
+                          const struct cs_key *keys)
+{
+    struct cs_store *s = q->s;
+    uint32_t pt = s->page_tokens, first = q->n_known, i = first, ordinal = q->place_ordinal;
+    struct span *at = q->place;
+    uint64_t tick = index_tick_locked(&s->index);
+    if (at && !same_page(s, at, ordinal, ids + (size_t)(first - 1) * pt))
+        return CS_EINVAL;
+    while (i < n_full) {
+        const uint32_t *page_ids = ids + (size_t)i * pt;
+        if (at && ordinal + 1 < at->n_pages && same_page(s, at, ordinal + 1, page_ids)) {
+            ordinal++;
+        } else {
+            leave_span(q, at, ordinal);
+            struct span *next =
+                index_find_locked(&s->index, at, ordinal, keys[i - first], &q->tenant, page_ids);
+            if (!next)
+                break;
+            at = next;
+            ordinal = 0;
+            index_touch_locked(&s->index, at, tick);
+        }
+        meet_stored_page(s, at, ordinal, q->page[i]);
+        i++;
+    }
+    if (at)
+        leave_span(q, at, ordinal);
+    sequence_set_place_locked(q, at, ordinal);
+    if (i < n_full)
+        i += add_spans(q, ids + (size_t)i * pt, keys + (i - first), i > first ? keys[i - first - 1] : q->key,
+                       q->page + i, n_full - i, tick);
+    if (i > first)
+        q->key = keys[i - first - 1];
+    q->n_known = i;
+    return CS_OK;
+}
+
+int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, const struct cs_note *notes,
+                        size_t n_notes)
+{
+    struct cs_store *s = q->s;
+    uint32_t pt = s->page_tokens;
+    if (!q->settled || (n > 0 && !ids) || n / pt > q->n_pages || n / pt < q->n_known ||
+        (n_notes > 0 && !notes))
+        return CS_EINVAL;
+    for (size_t i = 0; i < n_notes; i++)
+        if (notes[i].len > NOTE_MAX_BYTES || (notes[i].len > 0 && !notes[i].data))
+            return CS_EINVAL;
+    uint32_t n_full = (uint32_t)(n / pt), n_new = n_full - q->n_known;
+    struct cs_key *keys = NULL;
+    if (n_new > 0) {
+        keys = malloc(n_new * sizeof *keys);
+        if (!keys)
+            return CS_ENOMEM;
+        key_pages(q->key, ids + (size_t)q->n_known * pt, n_new, pt, keys);
+    }
+    pthread_mutex_lock(&s->lock);
+    int rc = publish_locked(q, ids, n_full, keys);
+    if (rc == CS_OK) {
+        s->totals.publishes++;
+        if (n_notes > 0)
+            add_notes(q, notes, n_notes);
+        writeback_pump_locked(s);
+    }
+    pthread_mutex_unlock(&s->lock);
+    free(keys);
+    return rc;
+}

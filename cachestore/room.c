@@ -1,0 +1,149 @@
+/*
+ * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
+ * span is added, chunks before a span is written. What is evicted is chosen by policy/evict.c through the
+ * heaps of the index; what is in use, pinned or being written is never a candidate.
+ */
+#include "cachestore/store.h"
+
+/* Deletions take a commit of the catalogue; chunks not free after this long are asked for again. */
+#define AWAIT_DELETION_NS 2000000000ull
+
+/* Everything here runs with the store's lock held. */
+
+void room_settle_span_locked(struct cs_store *s, struct span *sp)
+{
+    while (sp && sp->n_device == 0 && sp->n_loading == 0 && sp->disk == SPAN_DISK_NONE) {
+        notes_drop_locked(&s->notes, &s->index, s->tier, s->disk, sp);
+        if (sp->n_children > 0 || sp->pins > 0)
+            break;
+        struct span *parent = sp->parent;
+        index_remove_locked(&s->index, sp);
+        sp = parent;
+    }
+}
+
+void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n)
+{
+    struct span *owner = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct span *next = s->arena.pages[pages[i]].owner;
+        if (next != owner && owner)
+            index_requeue_locked(&s->index, owner);
+        owner = next;
+        index_page_unref_locked(&s->index, pages[i]);
+    }
+    if (owner)
+        index_requeue_locked(&s->index, owner);
+}
+
+static void count_dropped(struct cs_store *s, struct span *sp)
+{
+    if (s->disk && !sp->drop_counted && sp->disk != SPAN_DISK_DURABLE) {
+        s->totals.dropped_undurable++;
+        sp->drop_counted = true;
+    }
+}
+
+/* Takes unused pages off the span's tail until `want` pages of the arena are free or the next one is in use.
+ */
+static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
+{
+    if (sp->disk == SPAN_DISK_BACKLOG) {
+        s->totals.dropped_queue_full++;
+        writeback_cancel_locked(s, sp);
+    }
+    count_dropped(s, sp);
+    for (uint32_t i = sp->n_pages; i-- > 0 && s->arena.n_free < want;) {
+        if (sp->page[i] == ARENA_NO_PAGE)
+            continue;
+        if (s->arena.pages[sp->page[i]].refs > 0)
+            break;
+        index_detach_locked(&s->index, sp, i);
+    }
+    sp->lost = CS_MISS_EVICTED;
+    if (sp->n_device == 0)
+        s->totals.evicted_device_spans++;
+    index_requeue_locked(&s->index, sp);
+    room_settle_span_locked(s, sp);
+}
+
+int room_for_pages_locked(struct cs_store *s, uint64_t n)
+{
+    if (n > (uint64_t)s->arena.n_free + s->arena.n_cached)
+        return CS_EFULL;
+    while (s->arena.n_free < n) {
+        struct span *victim = index_first_locked(&s->index, HEAP_DEVICE);
+        if (!victim) {
+            /* What is being written becomes evictable sooner. */
+            if (s->disk && s->writing_bytes > 0)
+                s->tier->kick(s->disk);
+            return CS_EFULL;
+        }
+        evict_tail(s, victim, n);
+    }
+    return CS_OK;
+}
+
+void room_drop_record_locked(struct cs_store *s, struct span *sp)
+{
+    notes_unstore_locked(s->tier, s->disk, sp);
+    s->tier->delete_span(s->disk, sp->id);
+    sp->id = (struct record_id){0};
+    sp->disk_bytes = 0;
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+}
+
+/* Out of every tier. The span has no children, pins, loads or used pages, and is not being written. */
+static void forget(struct cs_store *s, struct span *sp)
+{
+    if (sp->disk == SPAN_DISK_BACKLOG)
+        writeback_cancel_locked(s, sp);
+    count_dropped(s, sp);
+    if (sp->disk == SPAN_DISK_DURABLE) {
+        room_drop_record_locked(s, sp);
+        s->totals.evicted_disk_spans++;
+    }
+    if (sp->n_device > 0)
+        s->totals.evicted_device_spans++;
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        if (sp->page[i] != ARENA_NO_PAGE)
+            index_detach_locked(&s->index, sp, i);
+    sp->lost = CS_MISS_EVICTED;
+    room_settle_span_locked(s, sp);
+}
+
+bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
+{
+    struct index *ix = &s->index;
+    while (ix->bytes + bytes > ix->budget || ix->n_spans >= ix->heap_capacity) {
+        struct span *victim = index_first_locked(ix, HEAP_INDEX);
+        if (!victim)
+            return false;
+        forget(s, victim);
+    }
+    return true;
+}
+
+bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
+{
+    uint64_t now = store_now_ns();
+    uint64_t coming = s->tier->free_bytes(s->disk);
+    /* Deletions already under way count as free, or impatience would empty the disk. */
+    if (s->awaited_bytes > coming && now < s->awaited_until_ns)
+        coming = s->awaited_bytes;
+    bool found = coming >= bytes;
+    while (coming < bytes) {
+        struct span *victim = index_first_locked(&s->index, HEAP_DISK);
+        if (!victim)
+            break;
+        coming += victim->disk_bytes;
+        room_drop_record_locked(s, victim);
+        s->totals.evicted_disk_spans++;
+        victim->lost = CS_MISS_EVICTED;
+        room_settle_span_locked(s, victim);
+        found = coming >= bytes;
+        s->awaited_until_ns = now + AWAIT_DELETION_NS;
+    }
+    s->awaited_bytes = coming;
+    return found;
+}

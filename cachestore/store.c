@@ -1,0 +1,367 @@
+/*
+ * The handle: open, close, flush, counters, and the keeper thread, which fires deadlines and notifications
+ * that are due, tries again to write when chunks become free, and backs the arena's memory ahead of use. It
+ * sleeps while there is nothing of that kind.
+ */
+#include "cachestore/store.h"
+#include "cachestore/key.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define PAGE_ALIGN           4096ull
+#define MIN_INDEX_BYTES      (16ull << 20)
+#define INDEX_SHARE          64 /* of the arena's and the disk's bytes, where nothing is said */
+#define DEFAULT_SPAN_BYTES   (4ull << 20)
+#define SPAN_HEADER_FIXED    512 /* at least what a record's header has beside ids and checksums */
+#define SPAN_HEADER_PER_PAGE 8
+#define PINNED_SHARE         8 /* of the arena, for pages being written */
+#define PUMP_RETRY_NS        10000000ull
+#define NS_PER_SECOND        1000000000ull
+#define NS_PER_MS            1000000ull
+
+static const char *const error_names[] = {
+    "ok",        "out of memory",   "invalid argument",     "everything is in use",
+    "I/O error", "store is in use", "other format version", "not a store",
+    "not found", "corrupt",
+};
+
+const char *cs_strerror(int code)
+{
+    size_t n = sizeof error_names / sizeof *error_names;
+    return code <= 0 && code > -(int)n ? error_names[-code] : "unknown error";
+}
+
+static const char *const miss_names[CS_MISS_COUNT] = {
+    [CS_MISS_NONE] = "none",
+    [CS_MISS_COLD] = "cold",
+    [CS_MISS_DIVERGED] = "diverged",
+    [CS_MISS_PARTIAL_PAGE] = "partial_page",
+    [CS_MISS_EVICTED] = "evicted",
+    [CS_MISS_DEADLINE] = "deadline",
+    [CS_MISS_CORRUPT] = "corrupt",
+    [CS_MISS_IO] = "io",
+    [CS_MISS_ARENA_FULL] = "arena_full",
+};
+
+const char *cs_miss_name(enum cs_miss m)
+{
+    return (unsigned)m < CS_MISS_COUNT ? miss_names[m] : "unknown";
+}
+
+uint64_t store_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * NS_PER_SECOND + (uint64_t)t.tv_nsec;
+}
+
+void store_log(const struct cs_store *s, enum cs_log_level level, const char *format, ...)
+{
+    if (!s->log)
+        return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    s->log(s->log_ctx, level, line);
+}
+
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / NS_PER_SECOND), .tv_nsec = (long)(ns % NS_PER_SECOND)};
+}
+
+/* ---- keeper ------------------------------------------------------------------------------------------ */
+
+/* Needs the lock, and gives it up while a notification runs. Returns when the next deadline is due (0: none).
+ */
+static uint64_t notify_due_locked(struct cs_store *s)
+{
+    uint64_t next = 0;
+    for (struct cs_sequence *q = s->restoring; q;) {
+        if (q->notify && restore_ready_locked(q, store_now_ns())) {
+            void (*fn)(void *) = q->notify;
+            void *ctx = q->notify_ctx;
+            q->notify = NULL;
+            pthread_mutex_unlock(&s->lock);
+            fn(ctx);
+            pthread_mutex_lock(&s->lock);
+            q = s->restoring; /* the list may have changed meanwhile */
+            next = 0;
+            continue;
+        }
+        if (q->notify && q->deadline_ns && (next == 0 || q->deadline_ns < next))
+            next = q->deadline_ns;
+        q = q->restoring_next;
+    }
+    return next;
+}
+
+static void *keeper_main(void *arg)
+{
+    struct cs_store *s = arg;
+    pthread_mutex_lock(&s->lock);
+    while (!s->closing) {
+        uint64_t wake = notify_due_locked(s);
+        if (s->pump_waits) {
+            writeback_pump_locked(s);
+            uint64_t retry = store_now_ns() + PUMP_RETRY_NS;
+            if (s->pump_waits && (wake == 0 || retry < wake))
+                wake = retry;
+        }
+        if (s->closing)
+            break;
+        if (arena_wants_populate(&s->arena)) {
+            pthread_mutex_unlock(&s->lock);
+            arena_populate(&s->arena);
+            pthread_mutex_lock(&s->lock);
+            continue;
+        }
+        if (wake) {
+            struct timespec until = timespec_of(wake);
+            pthread_cond_timedwait(&s->keeper_wake, &s->lock, &until);
+        } else {
+            pthread_cond_wait(&s->keeper_wake, &s->lock);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static int keeper_start(struct cs_store *s)
+{
+    /* Signals are for the application's threads. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&s->keeper, NULL, keeper_main, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->keeper_started = rc == 0;
+    return rc == 0 ? CS_OK : CS_ENOMEM;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------- */
+
+static uint32_t pages_per_span(const struct cs_config *c, uint64_t stride)
+{
+    uint64_t span_bytes = c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES;
+    uint64_t per_page = c->page_tokens * sizeof(uint32_t) + SPAN_HEADER_PER_PAGE;
+    uint64_t n = span_bytes / stride;
+    while (n > 1) {
+        uint64_t header = (SPAN_HEADER_FIXED + n * per_page + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
+        if (header + n * stride <= span_bytes)
+            break;
+        n--;
+    }
+    return n < 1 ? 1 : n > UINT16_MAX ? UINT16_MAX : (uint32_t)n;
+}
+
+static int check_config(const struct cs_config *c, char *err, size_t err_len)
+{
+    const char *what = NULL;
+    if (c->page_tokens < 1 || c->page_tokens > KEY_MAX_PAGE_TOKENS)
+        what = "page_tokens must be 1 to 32";
+    else if (c->page_bytes < 1 || c->page_bytes > UINT32_MAX)
+        what = "page_bytes must be 1 byte to 4 GiB";
+    else if (c->arena_bytes < (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN)
+        what = "arena_bytes holds no page";
+    else if (c->disk_dir && c->disk_bytes == 0)
+        what = "disk_bytes must not be 0 with a disk_dir";
+    if (what)
+        snprintf(err, err_len, "%s", what);
+    return what ? CS_EINVAL : CS_OK;
+}
+
+static void store_free(struct cs_store *s)
+{
+    notes_close(&s->notes);
+    index_close(&s->index);
+    arena_close(&s->arena);
+    pthread_cond_destroy(&s->keeper_wake);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, size_t err_len)
+{
+    struct loader *loader = loader_new(s);
+    if (!loader)
+        return CS_ENOMEM;
+    struct cs_config config = *c;
+    config.span_bytes = c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES;
+    const struct tier_disk_events events = {
+        .on_span = loader_on_span, .on_notes = loader_on_notes, .ctx = loader};
+    struct tier_disk *disk = NULL;
+    int rc = s->tier->open(&config, &events, &disk, s->secret, err, err_len);
+    if (rc == CS_OK) {
+        pthread_mutex_lock(&s->lock);
+        s->disk = disk;
+        s->disk_budget = c->disk_bytes;
+        rc = loader_finish_locked(loader);
+        pthread_mutex_unlock(&s->lock);
+        if (rc != CS_OK)
+            snprintf(err, err_len, "%s", cs_strerror(rc));
+    } else if (rc == CS_EIO) {
+        store_log(s, CS_LOG_WARN, "prefix cache on disk is off: %s", err);
+        rc = getrandom(s->secret, sizeof s->secret, 0) == sizeof s->secret ? CS_OK : CS_EIO;
+    }
+    loader_free(loader);
+    return rc;
+}
+
+int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct cs_store **out, char *err,
+               size_t err_len)
+{
+    *out = NULL;
+    int rc = check_config(c, err, err_len);
+    if (rc != CS_OK)
+        return rc;
+    struct cs_store *s = calloc(1, sizeof *s);
+    if (!s) {
+        snprintf(err, err_len, "%s", cs_strerror(CS_ENOMEM));
+        return CS_ENOMEM;
+    }
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, &monotonic);
+    pthread_cond_init(&s->keeper_wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+
+    s->page_tokens = c->page_tokens;
+    s->stride = (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
+    s->span_pages = pages_per_span(c, s->stride);
+    memcpy(s->fingerprint, c->fingerprint, sizeof s->fingerprint);
+    s->restore_deadline_ms = c->restore_deadline_ms;
+    s->pinned_budget = c->arena_bytes / PINNED_SHARE;
+    s->log = c->log;
+    s->log_ctx = c->log_ctx;
+    s->tier = tier;
+    uint64_t index_bytes = c->index_bytes;
+    if (index_bytes == 0) {
+        index_bytes = c->arena_bytes / INDEX_SHARE;
+        if (index_bytes < MIN_INDEX_BYTES)
+            index_bytes = MIN_INDEX_BYTES;
+        if (c->disk_dir)
+            index_bytes += c->disk_bytes / INDEX_SHARE;
+    }
+    rc = arena_open(&s->arena, c->arena_bytes, s->stride);
+    if (rc == CS_OK)
+        rc = index_open(&s->index, &s->arena, s->page_tokens, index_bytes);
+    if (rc == CS_OK)
+        rc = notes_open(&s->notes, index_bytes);
+    s->index.bytes += (s->notes.bucket_mask + 1) * sizeof(void *);
+    if (rc == CS_OK && s->index.bytes > index_bytes)
+        rc = CS_EINVAL;
+    if (rc == CS_OK && getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
+        rc = CS_EIO;
+    if (rc != CS_OK)
+        snprintf(err, err_len, "%s",
+                 rc == CS_EINVAL ? "index_bytes or arena_bytes is out of range" : cs_strerror(rc));
+    else if (c->disk_dir && tier)
+        rc = open_disk(s, c, err, err_len);
+    if (rc == CS_OK) {
+        rc = keeper_start(s);
+        if (rc != CS_OK)
+            snprintf(err, err_len, "%s", "no thread");
+    }
+    if (rc != CS_OK) {
+        if (s->disk)
+            tier->close(s->disk, 0);
+        store_free(s);
+        return rc;
+    }
+    *out = s;
+    return CS_OK;
+}
+
+int cs_flush(struct cs_store *s, uint32_t deadline_ms)
+{
+    uint64_t deadline = store_now_ns() + deadline_ms * NS_PER_MS;
+    struct timespec until = timespec_of(deadline);
+    pthread_mutex_lock(&s->lock);
+    int waited = 0;
+    while (s->pending_bytes > 0 && waited != ETIMEDOUT) {
+        writeback_pump_locked(s);
+        s->tier->kick(s->disk);
+        if (s->pending_bytes > 0)
+            waited = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    }
+    int rc = s->pending_bytes > 0 ? CS_EIO : CS_OK;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+void cs_close(struct cs_store *s, uint32_t deadline_ms)
+{
+    if (!s)
+        return;
+    uint64_t start = store_now_ns();
+    (void)cs_flush(s, deadline_ms);
+    uint64_t spent_ms = (store_now_ns() - start) / NS_PER_MS;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    while (s->backlog_first)
+        writeback_cancel_locked(s, s->backlog_first);
+    pthread_cond_signal(&s->keeper_wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->keeper, NULL);
+    if (s->disk)
+        s->tier->close(s->disk, spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0);
+    store_free(s);
+}
+
+int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *len)
+{
+    pthread_mutex_lock(&s->lock);
+    struct note_blob *blob = notes_find_locked(&s->notes, key);
+    pthread_mutex_unlock(&s->lock);
+    if (!blob)
+        return CS_ENOTFOUND;
+    *data = malloc(blob->len ? blob->len : 1);
+    if (*data)
+        memcpy(*data, blob->bytes, blob->len);
+    *len = blob->len;
+    note_blob_unref(blob);
+    return *data ? CS_OK : CS_ENOMEM;
+}
+
+void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
+{
+    struct cs_store *s = (struct cs_store *)store; /* the lock changes, nothing else does */
+    pthread_mutex_lock(&s->lock);
+    *out = s->totals;
+    out->arena_bytes = s->arena.mapped_bytes;
+    out->page_stride = s->stride;
+    out->pages_total = s->arena.n_pages;
+    out->pages_free = s->arena.n_free;
+    out->pages_live = s->arena.n_live;
+    out->pages_cached = s->arena.n_cached;
+    out->spans = s->index.n_spans;
+    out->notes = s->notes.n_notes;
+    out->index_bytes = s->index.bytes;
+    out->index_budget = s->index.budget;
+    out->disk_on = s->disk != NULL;
+    out->disk_engine = "off";
+    out->disk_budget = s->disk_budget;
+    out->disk_spans = s->index.n_disk_spans;
+    out->pending_bytes = s->pending_bytes;
+    if (s->disk)
+        s->tier->stats(s->disk, out);
+    pthread_mutex_unlock(&s->lock);
+}
+
+int cs_open(const struct cs_config *config, struct cs_store **out, char *err, size_t err_len)
+{
+    return store_open(config, NULL, out, err, err_len);
+}

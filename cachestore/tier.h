@@ -1,0 +1,27 @@
+/*
+ * The seam between the store and its disk tier: the functions of tier_disk.h as a table, so that tests put a
+ * tier with faults and a clock of its own in its place. The rules are those of tier_disk.h.
+ */
+#ifndef ISOTHERM_CACHESTORE_TIER_H
+#define ISOTHERM_CACHESTORE_TIER_H
+
+#include "cachestore/tier_disk.h"
+
+struct tier_vtable {
+    int (*open)(const struct cs_config *config, const struct tier_disk_events *events, struct tier_disk **out,
+                uint8_t secret[16], char *err, size_t err_len);
+    uint64_t (*record_bytes)(const struct tier_disk *t, uint32_t n_pages);
+    uint64_t (*free_bytes)(const struct tier_disk *t);
+    struct record_id (*next_id)(struct tier_disk *t);
+    int (*write)(struct tier_disk *t, struct tier_write *w);
+    int (*write_notes)(struct tier_disk *t, const struct note_record *n);
+    int (*read)(struct tier_disk *t, struct tier_read *r);
+    void (*delete_span)(struct tier_disk *t, struct record_id id);
+    void (*delete_notes)(struct tier_disk *t, struct record_id id);
+    void (*touch)(struct tier_disk *t, struct record_id id, int64_t used_unix);
+    void (*kick)(struct tier_disk *t);
+    void (*stats)(const struct tier_disk *t, struct cs_stats *io_part);
+    void (*close)(struct tier_disk *t, uint32_t deadline_ms);
+};
+
+#endif

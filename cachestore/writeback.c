@@ -1,0 +1,218 @@
+/*
+ * Write-behind. A published span joins the backlog; the pump hands spans to the tier oldest first, a parent
+ * always before its children, for a child without its parent is useless after a restart. Pages of spans being
+ * written cannot be evicted, so those are bounded by a share of the arena; the backlog itself is not pinned:
+ * what is evicted from it is lost to disk and counted.
+ */
+#include "cachestore/store.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define MAX_WRITE_RETRIES 2
+
+struct span_write {
+    struct tier_write write;
+    struct cs_store *s;
+    struct span *span;
+    void *pages[];
+};
+
+/* Everything here but span_durable runs with the store's lock held. */
+
+static uint64_t span_payload_bytes(const struct cs_store *s, const struct span *sp)
+{
+    return sp->n_pages * s->stride;
+}
+
+static bool is_complete(const struct span *sp)
+{
+    return sp->n_device == sp->n_pages;
+}
+
+static void backlog_insert(struct cs_store *s, struct span *sp, bool front)
+{
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_BACKLOG);
+    s->pending_bytes += span_payload_bytes(s, sp);
+    sp->backlog_previous = front ? NULL : s->backlog_last;
+    sp->backlog_next = front ? s->backlog_first : NULL;
+    if (sp->backlog_previous)
+        sp->backlog_previous->backlog_next = sp;
+    else
+        s->backlog_first = sp;
+    if (sp->backlog_next)
+        sp->backlog_next->backlog_previous = sp;
+    else
+        s->backlog_last = sp;
+}
+
+static void backlog_unlink(struct cs_store *s, struct span *sp)
+{
+    if (sp->backlog_previous)
+        sp->backlog_previous->backlog_next = sp->backlog_next;
+    else
+        s->backlog_first = sp->backlog_next;
+    if (sp->backlog_next)
+        sp->backlog_next->backlog_previous = sp->backlog_previous;
+    else
+        s->backlog_last = sp->backlog_previous;
+    sp->backlog_next = sp->backlog_previous = NULL;
+}
+
+static void pending_fell(struct cs_store *s, uint64_t bytes)
+{
+    s->pending_bytes -= bytes;
+    pthread_cond_broadcast(&s->changed);
+}
+
+void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
+{
+    if (s->disk && sp->disk == SPAN_DISK_NONE && is_complete(sp))
+        backlog_insert(s, sp, false);
+}
+
+void writeback_cancel_locked(struct cs_store *s, struct span *sp)
+{
+    backlog_unlink(s, sp);
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+    pending_fell(s, span_payload_bytes(s, sp));
+}
+
+/* The write ended without a record. */
+static void write_lost(struct cs_store *s, struct span *sp)
+{
+    notes_unstore_locked(s->tier, s->disk, sp);
+    sp->id = (struct record_id){0};
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+}
+
+static void span_written(struct cs_store *s, struct span *sp)
+{
+    sp->disk_bytes = s->tier->record_bytes(s->disk, sp->n_pages);
+    sp->drop_counted = false;
+    sp->write_retries = 0;
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
+    /* Children that could not be written while their parent was not on disk. */
+    for (struct span *child = sp->first_child; child; child = child->next_sibling)
+        writeback_enqueue_locked(s, child);
+}
+
+/* On the tier's thread, without the lock. */
+static void span_durable(void *ctx, struct tier_write *w, enum tier_result result)
+{
+    struct span_write *sw = ctx;
+    struct cs_store *s = sw->s;
+    struct span *sp = sw->span;
+    (void)w;
+    pthread_mutex_lock(&s->lock);
+    uint64_t bytes = span_payload_bytes(s, sp);
+    s->writing_bytes -= bytes;
+    switch (result) {
+    case TIER_OK:
+        span_written(s, sp);
+        break;
+    case TIER_ENOSPC:
+        write_lost(s, sp);
+        if (sp->write_retries < MAX_WRITE_RETRIES &&
+            room_for_disk_locked(s, s->tier->free_bytes(s->disk) +
+                                        s->tier->record_bytes(s->disk, sp->n_pages))) {
+            sp->write_retries++;
+            backlog_insert(s, sp, true);
+        } else {
+            s->totals.dropped_disk_full++;
+        }
+        break;
+    case TIER_CANCELLED:
+        write_lost(s, sp);
+        break;
+    default:
+        s->totals.io_errors++;
+        write_lost(s, sp);
+        break;
+    }
+    pending_fell(s, bytes);
+    room_settle_span_locked(s, sp);
+    writeback_pump_locked(s);
+    pthread_mutex_unlock(&s->lock);
+    free(sw);
+}
+
+/* Hands one span to the tier. False: it left the backlog without being written. */
+static bool write_span(struct cs_store *s, struct span *sp)
+{
+    struct span_write *sw = malloc(sizeof *sw + sp->n_pages * sizeof(void *));
+    if (!sw)
+        return false;
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        sw->pages[i] = arena_address(&s->arena, sp->page[i]);
+    sp->id = s->tier->next_id(s->disk);
+    sp->touched_unix = (int64_t)time(NULL);
+    sw->s = s;
+    sw->span = sp;
+    sw->write = (struct tier_write){.record = {.id = sp->id,
+                                               .key = sp->key,
+                                               .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
+                                               .tenant = sp->tenant,
+                                               .first_position = sp->first_position,
+                                               .n_pages = sp->n_pages,
+                                               .ids = sp->ids,
+                                               .created_unix = sp->created_unix,
+                                               .used_unix = sp->touched_unix},
+                                    .pages = sw->pages,
+                                    .durable = span_durable,
+                                    .ctx = sw};
+    backlog_unlink(s, sp);
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_WRITING);
+    s->writing_bytes += span_payload_bytes(s, sp);
+    /* Rows of notes go first: they are then in the same batch as the span's row, or in an earlier one. */
+    notes_store_locked(s->tier, s->disk, sp);
+    if (s->tier->write(s->disk, &sw->write) == CS_OK)
+        return true;
+    free(sw);
+    s->writing_bytes -= span_payload_bytes(s, sp);
+    write_lost(s, sp);
+    pending_fell(s, span_payload_bytes(s, sp));
+    return false;
+}
+
+void writeback_pump_locked(struct cs_store *s)
+{
+    if (!s->disk)
+        return;
+    s->pump_waits = false;
+    while (s->backlog_first) {
+        struct span *sp = s->backlog_first, *parent = sp->parent;
+        if (parent && parent->disk == SPAN_DISK_NONE && is_complete(parent)) {
+            backlog_insert(s, parent, true);
+            continue;
+        }
+        if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
+            /* It comes back when its parent is on disk. */
+            writeback_cancel_locked(s, sp);
+            continue;
+        }
+        if (s->writing_bytes > 0 && s->writing_bytes + span_payload_bytes(s, sp) > s->pinned_budget) {
+            s->tier->kick(s->disk);
+            return;
+        }
+        uint64_t bytes = s->tier->record_bytes(s->disk, sp->n_pages);
+        if (!room_for_disk_locked(s, bytes)) {
+            s->totals.dropped_disk_full++;
+            writeback_cancel_locked(s, sp);
+            continue;
+        }
+        if (s->tier->free_bytes(s->disk) < bytes) {
+            s->pump_waits = true;
+            s->tier->kick(s->disk);
+            pthread_cond_signal(&s->keeper_wake);
+            return;
+        }
+        if (!write_span(s, sp)) {
+            s->totals.dropped_queue_full++;
+            if (sp->disk == SPAN_DISK_BACKLOG)
+                writeback_cancel_locked(s, sp);
+            continue;
+        }
+        s->awaited_bytes -= s->awaited_bytes < bytes ? s->awaited_bytes : bytes;
+    }
+}
