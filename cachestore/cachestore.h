@@ -102,7 +102,7 @@ enum cs_miss {
     CS_MISS_NONE,         /* all full pages of the first n - 1 tokens were reused */
     CS_MISS_COLD,         /* nothing stored for this prefix, not even its first page */
     CS_MISS_DIVERGED,     /* stored paths go on with other tokens, or stored history ends here */
-    CS_MISS_PARTIAL_PAGE, /* the rest is less than a page */
+    CS_MISS_PARTIAL_PAGE, /* the first n - 1 tokens are less than a page */
     CS_MISS_EVICTED,    /* a span that was stored here has been evicted (known while its key is remembered) */
     CS_MISS_DEADLINE,   /* the load was too slow */
     CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
@@ -127,12 +127,15 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
 /* 1: settled, *reuse filled, the pages of the reused tokens are in place and shared (do not write them). 0:
  * still loading. */
 int cs_sequence_poll(struct cs_sequence *q, struct cs_reuse *reuse);
-/* Registers a callback for "poll would now return 1", called once from a store thread; it must not call the
- * store. */
+/* Registers a callback for "poll would now return 1", called once from a store thread with no lock held; it
+ * must not call the store. It may still be running when cs_sequence_close returns: ctx must live until
+ * cs_close. */
 void cs_sequence_notify(struct cs_sequence *q, void (*fn)(void *ctx), void *ctx);
 
 /* Makes room for n_tokens in all (reused ones included). New pages are private and their bytes are undefined.
- * Evicts unused published pages as needed. CS_EFULL: nothing could be freed; the sequence is as before. */
+ * Evicts unused published pages as needed. CS_EFULL: nothing could be freed; the sequence is as before.
+ * Published pages on their way to disk cannot be evicted: they are at most an eighth of the arena (or one
+ * span), and a refusal hastens them. */
 int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens);
 /* One pointer a page, valid until the next grow, publish or close of this sequence. */
 void *const *cs_sequence_pages(const struct cs_sequence *q);

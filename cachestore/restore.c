@@ -31,8 +31,11 @@ struct segment {
 
 static void load_unref(struct load *l)
 {
-    if (--l->refs == 0)
+    l->refs--;
+    if (l->refs == 0)
         free(l);
+    else if (!l->done && !l->waits)
+        l->read.cancel = true;
 }
 
 static enum cs_miss miss_of(enum tier_result result)
@@ -42,6 +45,8 @@ static enum cs_miss miss_of(enum tier_result result)
     case TIER_CORRUPT_TOKENS:
     case TIER_CORRUPT_PAYLOAD:
         return CS_MISS_CORRUPT;
+    case TIER_NOTFOUND:
+        return CS_MISS_EVICTED;
     default:
         return CS_MISS_IO;
     }
@@ -49,28 +54,14 @@ static enum cs_miss miss_of(enum tier_result result)
 
 /* Needs the lock. The record does not hold what the index says: out of the disk tier with it. Its subtree
  * stays and is reachable again once the span has been published anew. */
-static void quarantine_locked(struct cs_store *s, struct load *l)
+static void quarantine_locked(struct cs_store *s, const struct load *l)
 {
-    struct cs_stats *t = &s->totals;
-    switch (l->result) {
-    case TIER_CORRUPT_HEADER:
-        t->corrupt_header++;
-        break;
-    case TIER_CORRUPT_TOKENS:
-        t->corrupt_tokens++;
-        break;
-    case TIER_CORRUPT_PAYLOAD:
-        t->corrupt_payload++;
-        break;
-    default:
-        t->io_errors++;
-        break;
-    }
     struct span *sp = l->span;
     sp->lost = miss_of(l->result);
     if (sp->disk == SPAN_DISK_DURABLE && sp->id.nonce == l->read.record.id.nonce &&
         sp->id.sequence == l->read.record.id.sequence) {
-        t->quarantined++;
+        if (l->result != TIER_NOTFOUND)
+            s->totals.quarantined++;
         room_drop_record_locked(s, sp);
     }
 }
@@ -82,6 +73,13 @@ static void load_done(void *ctx, struct tier_read *r, enum tier_result result)
     struct cs_store *s = l->s;
     struct span *sp = l->span;
     pthread_mutex_lock(&s->lock);
+    if (result == TIER_CANCELLED && l->waits && !s->closing) {
+        /* Somebody joined after the last one had left. */
+        r->cancel = false;
+        s->tier->read(s->disk, &r, 1);
+        pthread_mutex_unlock(&s->lock);
+        return;
+    }
     l->done = true;
     l->result = result;
     l->done_ns = store_now_ns();
@@ -128,6 +126,7 @@ static void wait_add(struct cs_sequence *q, struct load *l, uint32_t first_page,
         l->waits->previous = w;
     l->waits = w;
     l->refs++;
+    l->read.cancel = false;
 }
 
 static void waits_drop(struct cs_sequence *q)
@@ -147,10 +146,10 @@ static void waits_drop(struct cs_sequence *q)
     q->n_waits = 0;
 }
 
-/* Needs the lock. Starts reading pages [first, first + n) of the span into fresh pages of the arena, as many
- * as there is room for; returns how many. */
-static uint32_t load_start_locked(struct cs_sequence *q, struct span *sp, uint32_t first, uint32_t n,
-                                  uint32_t sequence_page)
+/* Needs the lock. Prepares a read of pages [first, first + n) of the span into fresh pages of the arena, as
+ * many as there is room for; returns how many. */
+static uint32_t load_prepare_locked(struct cs_sequence *q, struct span *sp, uint32_t first, uint32_t n,
+                                    uint32_t sequence_page)
 {
     struct cs_store *s = q->s;
     if (room_for_pages_locked(s, n) != CS_OK && n > s->arena.n_free)
@@ -180,15 +179,6 @@ static uint32_t load_start_locked(struct cs_sequence *q, struct span *sp, uint32
                                  .pages = l->pages,
                                  .done = load_done,
                                  .ctx = l};
-    if (s->tier->read(s->disk, &l->read) != CS_OK) {
-        for (uint32_t i = first; i < first + n; i++) {
-            uint32_t page = sp->page[i];
-            index_detach_locked(&s->index, sp, i);
-            index_page_unref_locked(&s->index, page);
-        }
-        free(l);
-        return 0;
-    }
     l->span_next = sp->loads;
     sp->loads = l;
     for (uint32_t i = 0; i < n; i++) {
@@ -280,10 +270,13 @@ static struct load *load_covering(const struct span *sp, uint32_t page)
     return l;
 }
 
-/* Needs the lock. Starts or joins the loads of what is not resident; returns the pages that will be there. */
-static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment *segments, size_t n_segments)
+/* Needs the lock. Prepares or joins the loads of what is not resident; returns the pages that will be there.
+ * The reads to submit are left in reads. */
+static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment *segments, size_t n_segments,
+                                    struct tier_read **reads, size_t *n_reads)
 {
     uint32_t at = 0;
+    *n_reads = 0;
     for (size_t k = 0; k < n_segments; k++) {
         struct span *sp = segments[k].sp;
         for (uint32_t i = 0; i < segments[k].n;) {
@@ -292,8 +285,10 @@ static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment 
                 /* Making room may have let another's pages go, never this path's: what was missing is. */
                 while (i + n < segments[k].n && q->page[at + n] == ARENA_NO_PAGE)
                     n++;
-                uint32_t started = load_start_locked(q, sp, i, n, at);
+                uint32_t started = load_prepare_locked(q, sp, i, n, at);
                 index_requeue_locked(&q->s->index, sp);
+                if (started > 0)
+                    reads[(*n_reads)++] = &sp->loads->read;
                 if (started < n)
                     return at + started;
             } else if (q->s->arena.pages[q->page[at]].loading) {
@@ -433,6 +428,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     q->counted = n > 0;
     q->opened_ns = store_now_ns();
     struct segment *segments = NULL;
+    struct tier_read **reads = NULL;
     if (n_full > 0) {
         q->capacity = n_full;
         q->keys = malloc(n_full * sizeof *q->keys);
@@ -440,12 +436,14 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         q->address = malloc(n_full * sizeof *q->address);
         q->waits = malloc(n_full * sizeof *q->waits);
         segments = malloc(n_full * sizeof *segments);
-        if (!q->keys || !q->page || !q->address || !q->waits || !segments) {
+        reads = malloc(n_full * sizeof(struct tier_read *));
+        if (!q->keys || !q->page || !q->address || !q->waits || !segments || !reads) {
             free(q->keys);
             free(q->page);
             free(q->address);
             free(q->waits);
             free(segments);
+            free(reads);
             free(q);
             return CS_ENOMEM;
         }
@@ -463,7 +461,8 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         if (n_segments > 0)
             sequence_set_place_locked(q, segments[n_segments - 1].sp, segments[n_segments - 1].n - 1);
         hold_resident_locked(q, segments, n_segments);
-        uint32_t there = load_missing_locked(q, segments, n_segments);
+        size_t n_reads;
+        uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
         if (there < matched) {
             q->reuse.miss = CS_MISS_ARENA_FULL;
             for (uint32_t i = there; i < matched; i++)
@@ -473,6 +472,8 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         q->n_restoring = there;
         for (uint32_t i = 0; i < there; i++)
             q->address[i] = arena_address(&s->arena, q->page[i]);
+        if (n_reads > 0)
+            s->tier->read(s->disk, reads, n_reads);
     } else if (n == 0) {
         q->reuse.miss = CS_MISS_NONE;
     }
@@ -482,6 +483,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         settle_locked(q, q->opened_ns);
     pthread_mutex_unlock(&s->lock);
     free(segments);
+    free(reads);
     *out = q;
     return CS_OK;
 }

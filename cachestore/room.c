@@ -5,9 +5,6 @@
  */
 #include "cachestore/store.h"
 
-/* Deletions take a commit of the catalogue; chunks not free after this long are asked for again. */
-#define AWAIT_DELETION_NS 2000000000ull
-
 /* Everything here runs with the store's lock held. */
 
 void room_settle_span_locked(struct cs_store *s, struct span *sp)
@@ -124,26 +121,26 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
     return true;
 }
 
-bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
+bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
 {
-    uint64_t now = store_now_ns();
-    uint64_t coming = s->tier->free_bytes(s->disk);
-    /* Deletions already under way count as free, or impatience would empty the disk. */
-    if (s->awaited_bytes > coming && now < s->awaited_until_ns)
-        coming = s->awaited_bytes;
-    bool found = coming >= bytes;
-    while (coming < bytes) {
+    uint64_t freed = 0;
+    while (freed < bytes) {
         struct span *victim = index_first_locked(&s->index, HEAP_DISK);
         if (!victim)
-            break;
-        coming += victim->disk_bytes;
+            return false;
+        freed += victim->disk_bytes ? victim->disk_bytes : 1;
         room_drop_record_locked(s, victim);
         s->totals.evicted_disk_spans++;
         victim->lost = CS_MISS_EVICTED;
         room_settle_span_locked(s, victim);
-        found = coming >= bytes;
-        s->awaited_until_ns = now + AWAIT_DELETION_NS;
     }
-    s->awaited_bytes = coming;
-    return found;
+    return true;
+}
+
+bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
+{
+    while (s->tier->free_bytes(s->disk) < (int64_t)bytes)
+        if (!room_evict_disk_locked(s, 1))
+            return false;
+    return true;
 }

@@ -1,10 +1,11 @@
 /*
  * The handle: open, close, flush, counters, and the keeper thread, which fires deadlines and notifications
- * that are due, tries again to write when chunks become free, and backs the arena's memory ahead of use. It
+ * that are due, and backs the arena's memory ahead of use. It
  * sleeps while there is nothing of that kind.
  */
 #include "cachestore/store.h"
 #include "cachestore/key.h"
+#include "formats/record.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -15,16 +16,15 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define PAGE_ALIGN           4096ull
-#define MIN_INDEX_BYTES      (16ull << 20)
-#define INDEX_SHARE          64 /* of the arena's and the disk's bytes, where nothing is said */
-#define DEFAULT_SPAN_BYTES   (4ull << 20)
-#define SPAN_HEADER_FIXED    512 /* at least what a record's header has beside ids and checksums */
-#define SPAN_HEADER_PER_PAGE 8
-#define PINNED_SHARE         8 /* of the arena, for pages being written */
-#define PUMP_RETRY_NS        10000000ull
-#define NS_PER_SECOND        1000000000ull
-#define NS_PER_MS            1000000ull
+#define PAGE_ALIGN          4096ull
+#define MIN_INDEX_BYTES     (16ull << 20)
+#define INDEX_SHARE         64 /* of the arena's and the disk's bytes, where nothing is said */
+#define DEFAULT_SPAN_BYTES  (4ull << 20)
+#define DEFAULT_CHUNK_BYTES (256u << 10)
+#define PINNED_SHARE        8          /* of the arena, for pages being written */
+#define FLUSH_LOOK_NS       2000000ull /* rows of notes end without a word: cs_flush looks again */
+#define NS_PER_SECOND       1000000000ull
+#define NS_PER_MS           1000000ull
 
 static const char *const error_names[] = {
     "ok",        "out of memory",   "invalid argument",     "everything is in use",
@@ -111,12 +111,6 @@ static void *keeper_main(void *arg)
     pthread_mutex_lock(&s->lock);
     while (!s->closing) {
         uint64_t wake = notify_due_locked(s);
-        if (s->pump_waits) {
-            writeback_pump_locked(s);
-            uint64_t retry = store_now_ns() + PUMP_RETRY_NS;
-            if (s->pump_waits && (wake == 0 || retry < wake))
-                wake = retry;
-        }
         if (s->closing)
             break;
         if (arena_wants_populate(&s->arena)) {
@@ -150,18 +144,12 @@ static int keeper_start(struct cs_store *s)
 
 /* ---- open and close ---------------------------------------------------------------------------------- */
 
-static uint32_t pages_per_span(const struct cs_config *c, uint64_t stride)
+static uint32_t pages_per_span(const struct cs_config *c)
 {
-    uint64_t span_bytes = c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES;
-    uint64_t per_page = c->page_tokens * sizeof(uint32_t) + SPAN_HEADER_PER_PAGE;
-    uint64_t n = span_bytes / stride;
-    while (n > 1) {
-        uint64_t header = (SPAN_HEADER_FIXED + n * per_page + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
-        if (header + n * stride <= span_bytes)
-            break;
-        n--;
-    }
-    return n < 1 ? 1 : n > UINT16_MAX ? UINT16_MAX : (uint32_t)n;
+    uint32_t n = fmt_record_pages_per_span(c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES, c->page_tokens,
+                                           c->page_bytes,
+                                           c->chunk_bytes ? (uint32_t)c->chunk_bytes : DEFAULT_CHUNK_BYTES);
+    return n ? n : 1; /* without a disk any page will do */
 }
 
 static int check_config(const struct cs_config *c, char *err, size_t err_len)
@@ -240,7 +228,7 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
 
     s->page_tokens = c->page_tokens;
     s->stride = (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
-    s->span_pages = pages_per_span(c, s->stride);
+    s->span_pages = pages_per_span(c);
     memcpy(s->fingerprint, c->fingerprint, sizeof s->fingerprint);
     s->restore_deadline_ms = c->restore_deadline_ms;
     s->pinned_budget = c->arena_bytes / PINNED_SHARE;
@@ -285,19 +273,25 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
     return CS_OK;
 }
 
+static uint64_t pending_locked(const struct cs_store *s)
+{
+    return s->disk ? s->backlog_bytes + s->tier->pending_bytes(s->disk) : 0;
+}
+
 int cs_flush(struct cs_store *s, uint32_t deadline_ms)
 {
-    uint64_t deadline = store_now_ns() + deadline_ms * NS_PER_MS;
-    struct timespec until = timespec_of(deadline);
+    uint64_t deadline = store_now_ns() + deadline_ms * NS_PER_MS, now;
     pthread_mutex_lock(&s->lock);
-    int waited = 0;
-    while (s->pending_bytes > 0 && waited != ETIMEDOUT) {
-        writeback_pump_locked(s);
+    writeback_pump_locked(s);
+    if (pending_locked(s) > 0)
         s->tier->kick(s->disk);
-        if (s->pending_bytes > 0)
-            waited = pthread_cond_timedwait(&s->changed, &s->lock, &until);
+    while (pending_locked(s) > 0 && (now = store_now_ns()) < deadline) {
+        uint64_t look = now + FLUSH_LOOK_NS;
+        struct timespec until = timespec_of(look < deadline ? look : deadline);
+        if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == 0 && pending_locked(s) > 0)
+            s->tier->kick(s->disk);
     }
-    int rc = s->pending_bytes > 0 ? CS_EIO : CS_OK;
+    int rc = pending_locked(s) > 0 ? CS_EIO : CS_OK;
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
@@ -355,9 +349,12 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->disk_engine = "off";
     out->disk_budget = s->disk_budget;
     out->disk_spans = s->index.n_disk_spans;
-    out->pending_bytes = s->pending_bytes;
-    if (s->disk)
+    if (s->disk) {
         s->tier->stats(s->disk, out);
+        out->pending_bytes = pending_locked(s);
+        out->dropped_disk_full += s->totals.dropped_disk_full;
+        out->index_bytes += s->tier->memory_bytes(s->disk);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

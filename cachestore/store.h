@@ -29,7 +29,7 @@
 
 struct cs_store {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* for cs_flush: pending_bytes fell */
+    pthread_cond_t changed; /* for cs_flush: something became durable, or never will */
 
     /* Fixed after open. */
     uint32_t page_tokens, span_pages;
@@ -50,11 +50,8 @@ struct cs_store {
 
     /* Write-behind: spans waiting, oldest first, and what is being written. */
     struct span *backlog_first, *backlog_last;
-    uint64_t pending_bytes;    /* backlog and being written */
-    uint64_t writing_bytes;    /* being written: their pages are pinned */
-    uint64_t awaited_bytes;    /* free bytes the disk will have once deletions have gone through */
-    uint64_t awaited_until_ns; /* then they are not believed any more */
-    bool pump_waits;           /* for chunks to become free: the keeper tries again */
+    uint64_t backlog_bytes;
+    uint64_t writing_bytes; /* with the tier: their pages are pinned */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;
@@ -136,9 +133,10 @@ void loader_free(struct loader *l);
 int room_for_pages_locked(struct cs_store *s, uint64_t n);
 /* Makes room for bytes in the index, forgetting the oldest leaves. False: everything is in use. */
 bool room_for_index_locked(struct cs_store *s, uint64_t bytes);
-/* Starts deleting the oldest leaves from disk until `bytes` more will be free. False: nothing left to delete.
- */
+/* Deletes the oldest leaves from disk until `bytes` are free, or that many more than before. False: nothing
+ * is left to delete. */
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes);
+bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
 /* The span's record is gone or useless: out of the disk tier. */
 void room_drop_record_locked(struct cs_store *s, struct span *sp);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes

@@ -11,15 +11,17 @@ struct tier_vtable {
     int (*open)(const struct cs_config *config, const struct tier_disk_events *events, struct tier_disk **out,
                 uint8_t secret[16], char *err, size_t err_len);
     uint64_t (*record_bytes)(const struct tier_disk *t, uint32_t n_pages);
-    uint64_t (*free_bytes)(const struct tier_disk *t);
+    int64_t (*free_bytes)(const struct tier_disk *t);
     struct record_id (*next_id)(struct tier_disk *t);
-    int (*write)(struct tier_disk *t, struct tier_write *w);
+    void (*write)(struct tier_disk *t, struct tier_write *w);
     int (*write_notes)(struct tier_disk *t, const struct note_record *n);
-    int (*read)(struct tier_disk *t, struct tier_read *r);
+    void (*read)(struct tier_disk *t, struct tier_read *const *reads, size_t n);
     void (*delete_span)(struct tier_disk *t, struct record_id id);
     void (*delete_notes)(struct tier_disk *t, struct record_id id);
     void (*touch)(struct tier_disk *t, struct record_id id, int64_t used_unix);
     void (*kick)(struct tier_disk *t);
+    uint64_t (*pending_bytes)(const struct tier_disk *t);
+    uint64_t (*memory_bytes)(const struct tier_disk *t);
     void (*stats)(const struct tier_disk *t, struct cs_stats *io_part);
     void (*close)(struct tier_disk *t, uint32_t deadline_ms);
 };

@@ -33,7 +33,7 @@ static bool is_complete(const struct span *sp)
 static void backlog_insert(struct cs_store *s, struct span *sp, bool front)
 {
     index_set_disk_locked(&s->index, sp, SPAN_DISK_BACKLOG);
-    s->pending_bytes += span_payload_bytes(s, sp);
+    s->backlog_bytes += span_payload_bytes(s, sp);
     sp->backlog_previous = front ? NULL : s->backlog_last;
     sp->backlog_next = front ? s->backlog_first : NULL;
     if (sp->backlog_previous)
@@ -57,12 +57,7 @@ static void backlog_unlink(struct cs_store *s, struct span *sp)
     else
         s->backlog_last = sp->backlog_previous;
     sp->backlog_next = sp->backlog_previous = NULL;
-}
-
-static void pending_fell(struct cs_store *s, uint64_t bytes)
-{
-    s->pending_bytes -= bytes;
-    pthread_cond_broadcast(&s->changed);
+    s->backlog_bytes -= span_payload_bytes(s, sp);
 }
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
@@ -75,7 +70,7 @@ void writeback_cancel_locked(struct cs_store *s, struct span *sp)
 {
     backlog_unlink(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
-    pending_fell(s, span_payload_bytes(s, sp));
+    pthread_cond_broadcast(&s->changed);
 }
 
 /* The write ended without a record. */
@@ -105,8 +100,7 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
     struct span *sp = sw->span;
     (void)w;
     pthread_mutex_lock(&s->lock);
-    uint64_t bytes = span_payload_bytes(s, sp);
-    s->writing_bytes -= bytes;
+    s->writing_bytes -= span_payload_bytes(s, sp);
     switch (result) {
     case TIER_OK:
         span_written(s, sp);
@@ -114,30 +108,23 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
     case TIER_ENOSPC:
         write_lost(s, sp);
         if (sp->write_retries < MAX_WRITE_RETRIES &&
-            room_for_disk_locked(s, s->tier->free_bytes(s->disk) +
-                                        s->tier->record_bytes(s->disk, sp->n_pages))) {
+            room_evict_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
             sp->write_retries++;
             backlog_insert(s, sp, true);
-        } else {
-            s->totals.dropped_disk_full++;
         }
         break;
-    case TIER_CANCELLED:
-        write_lost(s, sp);
-        break;
     default:
-        s->totals.io_errors++;
         write_lost(s, sp);
         break;
     }
-    pending_fell(s, bytes);
+    pthread_cond_broadcast(&s->changed);
     room_settle_span_locked(s, sp);
     writeback_pump_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(sw);
 }
 
-/* Hands one span to the tier. False: it left the backlog without being written. */
+/* Moves one span from the backlog to the tier. False: no memory. */
 static bool write_span(struct cs_store *s, struct span *sp)
 {
     struct span_write *sw = malloc(sizeof *sw + sp->n_pages * sizeof(void *));
@@ -166,20 +153,14 @@ static bool write_span(struct cs_store *s, struct span *sp)
     s->writing_bytes += span_payload_bytes(s, sp);
     /* Rows of notes go first: they are then in the same batch as the span's row, or in an earlier one. */
     notes_store_locked(s->tier, s->disk, sp);
-    if (s->tier->write(s->disk, &sw->write) == CS_OK)
-        return true;
-    free(sw);
-    s->writing_bytes -= span_payload_bytes(s, sp);
-    write_lost(s, sp);
-    pending_fell(s, span_payload_bytes(s, sp));
-    return false;
+    s->tier->write(s->disk, &sw->write);
+    return true;
 }
 
 void writeback_pump_locked(struct cs_store *s)
 {
     if (!s->disk)
         return;
-    s->pump_waits = false;
     while (s->backlog_first) {
         struct span *sp = s->backlog_first, *parent = sp->parent;
         if (parent && parent->disk == SPAN_DISK_NONE && is_complete(parent)) {
@@ -195,24 +176,14 @@ void writeback_pump_locked(struct cs_store *s)
             s->tier->kick(s->disk);
             return;
         }
-        uint64_t bytes = s->tier->record_bytes(s->disk, sp->n_pages);
-        if (!room_for_disk_locked(s, bytes)) {
+        if (!room_for_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
             s->totals.dropped_disk_full++;
             writeback_cancel_locked(s, sp);
             continue;
         }
-        if (s->tier->free_bytes(s->disk) < bytes) {
-            s->pump_waits = true;
-            s->tier->kick(s->disk);
-            pthread_cond_signal(&s->keeper_wake);
-            return;
-        }
         if (!write_span(s, sp)) {
             s->totals.dropped_queue_full++;
-            if (sp->disk == SPAN_DISK_BACKLOG)
-                writeback_cancel_locked(s, sp);
-            continue;
+            writeback_cancel_locked(s, sp);
         }
-        s->awaited_bytes -= s->awaited_bytes < bytes ? s->awaited_bytes : bytes;
     }
 }
