@@ -11,13 +11,10 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#define CONCURRENCY_DEFAULT     16
-#define QUEUE_DEFAULT           256
-#define DISK_DEFAULT_BYTES      ((uint64_t)16 << 30)
-#define RESTORE_DEADLINE_MS     250
-#define LINE_COLUMNS            78 /* of a start-up line before its seconds */
-#define KV_LIMIT_AUTO_PER_100   50 /* of available memory, when concurrency decides */
-#define KV_LIMIT_MEMORY_PER_100 80
+#define QUEUE_DEFAULT       256
+#define DISK_DEFAULT_BYTES  ((uint64_t)16 << 30)
+#define RESTORE_DEADLINE_MS 250
+#define LINE_COLUMNS        78 /* of a start-up line before its seconds */
 
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
 {
@@ -57,17 +54,6 @@ static void log_step(struct eng_engine *e, const char *what, double start_s, con
     engine_log(e, CS_LOG_INFO, "%s%*s %6.1f s", line, pad, "", engine_now_s() - start_s);
 }
 
-static const char *size_text(uint64_t bytes, char out[32])
-{
-    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    double v = (double)bytes;
-    size_t i = 0;
-    for (; v >= 1024 && i < 4; i++)
-        v /= 1024;
-    snprintf(out, 32, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
-    return out;
-}
-
 static int open_file(struct eng_engine *e, const struct eng_config *c, struct fmt_gguf **gguf, char *err,
                      size_t err_len)
 {
@@ -81,7 +67,7 @@ static int open_file(struct eng_engine *e, const struct eng_config *c, struct fm
     if (rc != ENG_OK)
         return rc;
     log_step(e, "Read model file", start, "%s · %s · %.1fM parameters · %s", desc.name, desc.architecture,
-             (double)desc.parameters / 1e6, size_text(fmt_gguf_file_bytes(*gguf), bytes));
+             (double)desc.parameters / 1e6, sizing_text(fmt_gguf_file_bytes(*gguf), bytes));
     return ENG_OK;
 }
 
@@ -125,7 +111,7 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
     double start = engine_now_s();
     struct eng_model_options options = {
         .isa = c->isa,
-        .threads = c->threads ? c->threads : memory_cpus(),
+        .threads = c->threads ? c->threads : sizing_cpus(),
         .kv_dtype = c->kv_dtype,
         .context = c->context,
     };
@@ -156,20 +142,10 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
 static uint64_t size_arena(struct eng_engine *e, const struct eng_config *c, uint64_t stride,
                            const char **reason)
 {
-    struct memory_facts memory = memory_available();
     uint64_t kv = c->kv_cache_bytes;
     *reason = "as asked";
-    if (kv == 0) {
-        uint64_t pages = (e->context + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
-        uint64_t wanted = stride * pages * e->max_concurrency;
-        bool by_memory = c->kv_limit == ENG_KV_MEMORY;
-        uint64_t most =
-            memory.available_bytes / 100 * (by_memory ? KV_LIMIT_MEMORY_PER_100 : KV_LIMIT_AUTO_PER_100);
-        kv = by_memory || wanted > most ? most : wanted;
-        *reason = kv == wanted               ? "limited by concurrency"
-                  : memory.limited_by_cgroup ? "limited by the control group's memory"
-                                             : "limited by memory";
-    }
+    if (kv == 0)
+        kv = sizing_kv_bytes(stride, e->context, e->max_concurrency, c->kv_limit, reason);
     return kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
 }
 
@@ -220,7 +196,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     char a[32];
     if (config.arena_bytes / stride < 2) {
         snprintf(err, err_len, "a KV cache of %s holds less than two pages of %u tokens",
-                 size_text(config.arena_bytes, a), KN_PAGE_TOKENS);
+                 sizing_text(config.arena_bytes, a), KN_PAGE_TOKENS);
         return ENG_EINVAL;
     }
     int rc = cs_open(&config, &e->store, err, err_len);
@@ -236,10 +212,10 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         e->context = (uint32_t)tokens;
     }
     log_step(e, "Allocate cache", start, "%s · %llu tokens · checkpoints by bytes · %s",
-             size_text(config.arena_bytes, a), (unsigned long long)tokens, reason);
+             sizing_text(config.arena_bytes, a), (unsigned long long)tokens, reason);
     if (c->disk_dir && s.disk_on)
         log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu spans · %s", c->disk_dir,
-                 size_text(s.disk_bytes, (char[32]){0}), size_text(s.disk_budget, a),
+                 sizing_text(s.disk_bytes, (char[32]){0}), sizing_text(s.disk_budget, a),
                  (unsigned long long)s.disk_spans, s.disk_engine);
     return ENG_OK;
 }
@@ -269,7 +245,7 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
     }
     e->log = c->log;
     e->log_ctx = c->log_ctx;
-    e->max_concurrency = c->max_concurrency ? c->max_concurrency : CONCURRENCY_DEFAULT;
+    e->max_concurrency = c->max_concurrency ? c->max_concurrency : SIZING_CONCURRENCY_DEFAULT;
     e->max_queue = c->max_queue ? c->max_queue : QUEUE_DEFAULT;
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->wake_lock, NULL);

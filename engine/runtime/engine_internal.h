@@ -19,6 +19,7 @@
 #include "engine/runtime/pace.h"
 #include "engine/runtime/runtime.h"
 #include "engine/runtime/sampler.h"
+#include "engine/runtime/sizing.h"
 #include "engine/runtime/stop.h"
 #include <pthread.h>
 #include <stdatomic.h>
@@ -166,13 +167,5 @@ int reply_end_text(struct sequence *q);
 
 /* scheduler.c */
 void *scheduler_thread(void *engine);
-
-/* memory.c */
-struct memory_facts {
-    uint64_t available_bytes; /* of this machine and this cgroup */
-    bool limited_by_cgroup;
-};
-struct memory_facts memory_available(void);
-unsigned memory_cpus(void); /* CPUs this process may use */
 
 #endif

@@ -1,18 +1,21 @@
 /*
- * What this process may use of the machine: memory and CPUs, as its control groups allow.
+ * What this process may use of the machine, memory and CPUs, as its control groups allow, and how large the
+ * KV cache becomes by default.
  *
  * Version 2 groups are walked from the process's own up to the root, version 1 is asked at the place where
  * containers have it. A file that is not there does not limit anything. Any thread.
  */
-#include "engine/runtime/engine_internal.h"
-#include <inttypes.h>
+#include "engine/runtime/sizing.h"
+#include "kernels/kernels.h"
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CGROUP_ROOT "/sys/fs/cgroup"
+#define CGROUP_ROOT                "/sys/fs/cgroup"
+#define CONCURRENCY_MEMORY_PER_100 50 /* the most of available memory, when concurrency decides */
+#define MEMORY_PER_100             80
 
 /* First line of a small file, without its newline. */
 static bool read_line(const char *path, char *line, size_t len)
@@ -93,7 +96,7 @@ static void own_group(char *path, size_t len)
     fclose(f);
 }
 
-struct memory_facts memory_available(void)
+struct sizing_memory sizing_memory_available(void)
 {
     uint64_t machine = read_field("/proc/meminfo", "MemAvailable") * 1024;
     if (machine == 0) {
@@ -113,11 +116,11 @@ struct memory_facts memory_available(void)
             break;
         *slash = '\0';
     }
-    return (struct memory_facts){.available_bytes = least < machine ? least : machine,
-                                 .limited_by_cgroup = least < machine};
+    return (struct sizing_memory){.available_bytes = least < machine ? least : machine,
+                                  .limited_by_cgroup = least < machine};
 }
 
-unsigned memory_cpus(void)
+unsigned sizing_cpus(void)
 {
     cpu_set_t set;
     unsigned n = 1;
@@ -135,4 +138,31 @@ unsigned memory_cpus(void)
             n = (unsigned)whole;
     }
     return n > 0 ? n : 1;
+}
+
+uint64_t sizing_kv_bytes(uint64_t stride, uint32_t context, uint32_t concurrency, enum eng_kv_limit limit,
+                         const char **reason)
+{
+    struct sizing_memory memory = sizing_memory_available();
+    uint64_t pages = ((uint64_t)context + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS * concurrency;
+    uint64_t wanted = pages > UINT64_MAX / stride ? UINT64_MAX : stride * pages;
+    uint64_t most =
+        memory.available_bytes / 100 * (limit == ENG_KV_MEMORY ? MEMORY_PER_100 : CONCURRENCY_MEMORY_PER_100);
+    if (limit == ENG_KV_CONCURRENCY && wanted <= most) {
+        *reason = "limited by concurrency";
+        return wanted;
+    }
+    *reason = memory.limited_by_cgroup ? "limited by the control group's memory" : "limited by memory";
+    return most;
+}
+
+const char *sizing_text(uint64_t bytes, char out[32])
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double v = (double)bytes;
+    size_t i = 0;
+    for (; v >= 1024 && i < 4; i++)
+        v /= 1024;
+    snprintf(out, 32, i ? "%.1f %s" : "%.0f %s", v, unit[i]);
+    return out;
 }

@@ -1,0 +1,19 @@
+/* isotherm: one executable, three commands. */
+#include "engine/cli.h"
+
+int main(int argc, char **argv)
+{
+    struct cli_options options;
+    int exit_code;
+    if (!cli_parse(argc, argv, &options, &exit_code))
+        return exit_code;
+    switch (options.command) {
+    case CLI_SERVE:
+        return cli_serve(&options);
+    case CLI_RUN:
+        return cli_run(&options);
+    case CLI_INFO:
+        return cli_info(&options);
+    }
+    return CLI_USAGE;
+}
