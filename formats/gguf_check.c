@@ -8,7 +8,6 @@
 #include "formats/gguf_check.h"
 #include "formats/gguf.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,15 +20,8 @@ struct check {
     size_t err_len;
 };
 
-/* Names given here are this file's own, or keys that the caller has found printable. */
-__attribute__((format(printf, 2, 3))) static int refuse(const struct check *c, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    vsnprintf(c->err, c->err_len, format, args);
-    va_end(args);
-    return FMT_EFORMAT;
-}
+/* One line for the person who gave us the file; the value is FMT_EFORMAT. */
+#define refuse(c, ...) (snprintf((c)->err, (c)->err_len, __VA_ARGS__), FMT_EFORMAT)
 
 static const struct {
     const char *key;
