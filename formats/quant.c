@@ -323,10 +323,12 @@ static void floats_from_blocks(const struct quant_type *t, const uint8_t *src, s
 
     for (size_t done = 0; done < n; done += info->block_elems, src += info->block_bytes) {
         t->unpack(src, codes, scale, min);
-        for (uint32_t i = 0; i < info->block_elems; i++) {
-            uint32_t group = i / info->group_elems;
-            float product = scale[group] * (float)codes[i];
-            dst[done + i] = info->has_min ? product + min[group] : product;
+        for (uint32_t first = 0; first < info->block_elems; first += info->group_elems) {
+            float group_scale = scale[first / info->group_elems], group_min = min[first / info->group_elems];
+            for (uint32_t i = first; i < first + info->group_elems; i++) {
+                float product = group_scale * (float)codes[i];
+                dst[done + i] = info->has_min ? product + group_min : product;
+            }
         }
     }
 }
