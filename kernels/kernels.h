@@ -4,18 +4,20 @@
  *
  * Bit rules: every operation has ONE order of rounding, written down beside it, and all paths follow it. So
  * results depend neither on the path, nor on threads, batch, chunk edges or tile shape: tests compare with
- * memcmp.
- * - matmul, quantised weights: activations become int16 per block of 32 (scale = max|x| / 32767, nearest
- * even); in a group the integer sum is exact; per output, groups ascend: acc = fma((float)isum, dw * dx,
- * acc), then, for weights with a minimum, acc = fma(min, dx * (float)xsum, acc). Lanes are output rows, so no
- * lane sum exists.
+ * memcmp. (The sign and payload of a NaN are the only bits left open.)
+ * - matmul, quantised weights: activations become int16 per block of 32 (scale dx = max|x| * (1 / 32767),
+ * codes x * (32767 / max|x|) to nearest even; a block with max|x| < 2^-100 is zero, one with a NaN or
+ * infinity gives NaN); in a group the integer sum is exact; per output, groups ascend: acc = fma((float)isum,
+ * dw * dx, acc), then, for weights with a minimum, acc = fma(min, dx * (float)xsum, acc). Lanes are output
+ * rows, so no lane sum exists.
  * - matmul, float weights: 4 partial sums by k % 4, each fma ascending; (p0 + p1) + (p2 + p3).
  * - reductions along a row (norms, log-sum-exp): 16 lanes by i % 16, fma ascending, then halves added: 8, 4,
- * 2, 1.
- * - attention: scores by fma ascending over head_dim; positions in absolute groups of KN_ATTN_GROUP; in a
- * group max, p = exp(s - max), l and p * V ascending over positions; groups merged ascending. Decode and
- * prefill alike.
- * - exp, sin, cos, pow are our own (kernels/cpu/math): no libm.
+ *   2, 1.
+ * - attention: q is multiplied by scale; scores by fma ascending over head_dim; positions in absolute groups
+ * of KN_ATTN_GROUP; in a group m = max, p = exp(s - m), l = sum of p as a reduction along a row, o = p * V by
+ * fma ascending over positions. Groups merge ascending: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L =
+ * fma(l, b, L * a), O = fma(o, b, O * a); the result is O * (1 / L). Decode and prefill alike.
+ * - exp, log, sin, cos, pow are our own (kernels/cpu/math.c); of libm only fma, which has one right answer.
  *
  * Threads: a backend owns a pool of `threads` - 1 workers that spin briefly and then sleep. One thread at a
  * time may call operations on a backend. No operation allocates after warm-up growth of its scratch; those
@@ -48,6 +50,7 @@ bool kn_isa_available(enum kn_isa isa);
 #define KN_NUMERICS_VERSION 1
 
 struct kn_backend;
+/* threads counts the caller's own; 0: one for each processor this process may use. */
 int kn_backend_open(enum kn_isa isa, unsigned threads, struct kn_backend **out);
 void kn_backend_close(struct kn_backend *b);
 enum kn_isa kn_backend_isa(const struct kn_backend *b);      /* the one chosen, never AUTO */
@@ -78,7 +81,9 @@ struct kn_matrix_spec {
 int kn_matrix_new(struct kn_backend *b, const struct kn_matrix_spec *spec, struct kn_matrix **out);
 void kn_matrix_free(struct kn_matrix *m);
 /* Fill row r. codes: cols; scale, min: cols / group (min NULL when has_min is false). f32: cols floats; for
- * KN_W_F16 / BF16 the 16-bit values as they are. Rows may be filled from several threads, each row once. */
+ * KN_W_F16 / BF16 the 16-bit values as they are. Rows may be filled from several threads, each row once; rows
+ * never filled are 0. KN_EINVAL: the row, the kind, a Q4 code over 15, or a scale that half_scales cannot
+ * hold exactly. */
 int kn_matrix_set_codes(struct kn_matrix *m, uint32_t r, const int8_t *codes, const float *scale,
                         const float *min);
 int kn_matrix_set_f32(struct kn_matrix *m, uint32_t r, const float *row);
@@ -87,7 +92,8 @@ uint32_t kn_matrix_rows(const struct kn_matrix *m);
 uint32_t kn_matrix_cols(const struct kn_matrix *m);
 uint64_t kn_matrix_bytes(const struct kn_matrix *m);
 
-/* out (n, cols): row ids[i] of m as floats. ids[i] < rows. The embedding look-up. */
+/* out (n, cols): row ids[i] of m as floats (quantised: fma(code, scale, min)). ids[i] < rows. The embedding
+ * look-up. */
 void kn_gather_rows(struct kn_backend *b, const struct kn_matrix *m, const uint32_t *ids, size_t n,
                     float *out);
 
@@ -116,7 +122,7 @@ void kn_rmsnorm(struct kn_backend *b, const float *x, size_t ldx, const float *w
 
 /* Rotary embedding in place on `heads` heads of head_dim in each of n rows; row i is at absolute pos[i].
  * interleaved: pairs (2i, 2i+1); else halves (i, i + rot/2). rot <= head_dim dims rotate, the rest stay.
- * table: kn_rope_table's, (max_pos, rot) as cos, sin pairs. */
+ * pos[i] < max_pos. Of a pair (a, b): a' = fma(a, cos, -(b * sin)), b' = fma(b, cos, a * sin). */
 struct kn_rope_table;
 int kn_rope_table_new(uint32_t max_pos, uint32_t rot_dims, float theta, struct kn_rope_table **out);
 void kn_rope_table_free(struct kn_rope_table *t);

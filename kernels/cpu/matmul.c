@@ -1,0 +1,213 @@
+/*
+ * Matrix products: x is quantised once, then tiles of all parts are shared out to the pool. How work is cut
+ * never shows in a result: every output is summed by one task in one order (kernels.h, "Bit rules").
+ */
+#include "kernels/cpu/internal.h"
+#include <string.h>
+
+struct product {
+    struct kn_backend *b;
+    const struct kn_matmul_args *a;
+    uint32_t cols, group; /* group: of the quantised parts being multiplied */
+    uint32_t tiles;       /* of all parts */
+    uint32_t tiles_a_task;
+    size_t row_tasks, rows_a_task;
+    /* quantised x */
+    int16_t *xq;
+    float *dx, *dxsum;
+    size_t panels;
+};
+
+static bool part_is_quantised(const struct kn_matrix *m)
+{
+    return m->groups != 0;
+}
+
+/* ---- activations ---- */
+
+static struct kn_panel panel_at(const struct product *p, size_t i)
+{
+    const struct kn_matmul_path *path = p->b->matmul;
+    size_t row = i * path->panel_rows, left = p->a->n - row;
+    unsigned rows = left < path->panel_rows ? (unsigned)left : path->panel_rows;
+    size_t groups = p->cols / p->group;
+    return (struct kn_panel){.x = p->xq + row * p->cols,
+                             .dx = p->dx + row * (p->cols / KN_BLOCK),
+                             .dxsum = p->dxsum + row * groups,
+                             .height = path->panel_height(rows),
+                             .rows = rows};
+}
+
+static void quantize_item(void *arg, size_t i, unsigned worker)
+{
+    (void)worker;
+    const struct product *p = arg;
+    struct kn_panel panel = panel_at(p, i);
+    p->b->matmul->quantize(p->a->x + i * p->b->matmul->panel_rows * p->a->ldx, p->a->ldx, panel.rows,
+                           panel.height, p->cols, p->group, (int16_t *)panel.x, (float *)panel.dx,
+                           (float *)panel.dxsum);
+}
+
+static int quantize_x(struct product *p)
+{
+    size_t panel_rows = p->b->matmul->panel_rows;
+    p->panels = (p->a->n + panel_rows - 1) / panel_rows;
+    size_t rows = p->panels * panel_rows;
+    size_t floats_a_row = p->cols / KN_BLOCK + p->cols / p->group;
+    size_t row_bytes = p->cols * sizeof(int16_t) + floats_a_row * sizeof(float), bytes;
+    if (__builtin_mul_overflow(rows, row_bytes, &bytes))
+        return KN_ENOMEM;
+    int rc = kn_scratch_reserve(&p->b->activations, bytes);
+    if (rc != KN_OK)
+        return rc;
+    p->xq = p->b->activations.data;
+    p->dx = (float *)(void *)(p->xq + rows * p->cols);
+    p->dxsum = p->dx + rows * (p->cols / KN_BLOCK);
+    if (p->a->n * p->cols < 4096) {
+        for (size_t i = 0; i < p->panels; i++)
+            quantize_item(p, i, 0);
+    } else {
+        kn_pool_run(p->b->pool, p->panels, quantize_item, p);
+    }
+    return KN_OK;
+}
+
+/* ---- tasks ---- */
+
+/* Tiles [t0, t1) of one part against rows [row, row + rows) of x. */
+static void multiply(const struct product *p, const struct kn_matrix *m, size_t column, uint32_t t0,
+                     uint32_t t1, size_t row, size_t rows, unsigned worker)
+{
+    const struct kn_matmul_args *a = p->a;
+    const struct kn_matmul_path *path = p->b->matmul;
+    struct kn_out out = {.y = a->y + row * a->ldy + column,
+                         .ldy = a->ldy,
+                         .bias = a->bias ? a->bias + column : NULL,
+                         .accumulate = a->accumulate};
+    if (!part_is_quantised(m)) {
+        path->matmul_float(m, t0, t1, a->x + row * a->ldx, a->ldx, (unsigned)rows, &out);
+        return;
+    }
+    struct kn_panel panels[KN_ROWS_AT_ONCE];
+    unsigned n = 0;
+    for (size_t r = 0; r < rows; r += path->panel_rows)
+        panels[n++] = panel_at(p, (row + r) / path->panel_rows);
+    if (n == 1 && panels[0].height <= path->small_rows) {
+        path->matmul_small(m, t0, t1, panels, &out);
+        return;
+    }
+    uint8_t *scratch = (uint8_t *)p->b->workers.data + worker * p->b->worker_stride;
+    path->matmul_large(m, t0, t1, panels, n, &out, scratch, (float *)(void *)(scratch + KN_UNPACK_BYTES));
+}
+
+/* Does this pass of the product handle part m? One pass a group size, floats go with the first. */
+static bool part_in_pass(const struct product *p, const struct kn_matrix *m)
+{
+    return part_is_quantised(m) ? m->spec.group == p->group : p->group != 16;
+}
+
+static void product_item(void *arg, size_t i, unsigned worker)
+{
+    const struct product *p = arg;
+    size_t row = i % p->row_tasks * p->rows_a_task;
+    size_t rows = p->a->n - row < p->rows_a_task ? p->a->n - row : p->rows_a_task;
+    uint32_t t0 = (uint32_t)(i / p->row_tasks) * p->tiles_a_task;
+    uint32_t t1 = p->tiles - t0 < p->tiles_a_task ? p->tiles : t0 + p->tiles_a_task;
+    size_t column = 0;
+    for (size_t k = 0; k < p->a->n_parts && t1 > 0; k++) {
+        const struct kn_matrix *m = p->a->parts[k];
+        uint32_t from = t0 < m->tiles ? t0 : m->tiles, to = t1 < m->tiles ? t1 : m->tiles;
+        if (from < to && part_in_pass(p, m))
+            multiply(p, m, column, from, to, row, rows, worker);
+        t0 -= from;
+        t1 -= to;
+        column += m->spec.rows;
+    }
+}
+
+/* Cut tiles and rows so that each thread gets several tasks, none smaller than about 20 microseconds. */
+static void cut_tasks(struct product *p)
+{
+    unsigned panel_rows = p->b->matmul->panel_rows;
+    p->rows_a_task = KN_ROWS_AT_ONCE / panel_rows * panel_rows;
+    p->row_tasks = (p->a->n + p->rows_a_task - 1) / p->rows_a_task;
+    size_t rows = p->a->n < p->rows_a_task ? p->a->n : p->rows_a_task;
+    size_t wanted = (size_t)8 * p->b->threads / p->row_tasks + 1;
+    size_t tiles = (p->tiles + wanted - 1) / wanted;
+    size_t least = 1 + 65536 / (p->cols * (rows < 8 ? rows : 8)); /* tiles worth a task */
+    if (tiles < least)
+        tiles = least;
+    p->tiles_a_task = (uint32_t)(tiles + (tiles & 1)); /* even: tiles are unpacked in pairs */
+}
+
+static int run_pass(struct product *p, bool quantised)
+{
+    if (quantised) {
+        int rc = quantize_x(p);
+        if (rc != KN_OK)
+            return rc;
+    }
+    cut_tasks(p);
+    size_t tile_tasks = (p->tiles + p->tiles_a_task - 1) / p->tiles_a_task;
+    kn_pool_run(p->b->pool, tile_tasks * p->row_tasks, product_item, p);
+    return KN_OK;
+}
+
+int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
+{
+    if (a->n_parts == 0)
+        return KN_EINVAL;
+    struct product p = {.b = b, .a = a, .cols = a->parts[0]->spec.cols, .group = KN_BLOCK};
+    bool group32 = false, group16 = false, floats = false;
+    uint64_t tiles = 0;
+    for (size_t i = 0; i < a->n_parts; i++) {
+        const struct kn_matrix *m = a->parts[i];
+        if (m->spec.cols != p.cols)
+            return KN_EINVAL;
+        tiles += m->tiles;
+        group32 |= part_is_quantised(m) && m->spec.group == 32;
+        group16 |= part_is_quantised(m) && m->spec.group == 16;
+        floats |= !part_is_quantised(m);
+    }
+    if (tiles > UINT32_MAX / 2)
+        return KN_EINVAL;
+    if (a->n == 0)
+        return KN_OK;
+    p.tiles = (uint32_t)tiles;
+    int rc = KN_OK;
+    if (group32 || floats)
+        rc = run_pass(&p, group32);
+    if (rc == KN_OK && group16) {
+        p.group = 16;
+        rc = run_pass(&p, true);
+    }
+    return rc;
+}
+
+/* ---- embedding look-up ---- */
+
+struct gather_call {
+    const struct kn_matmul_path *path;
+    const struct kn_matrix *m;
+    const uint32_t *ids;
+    float *out;
+};
+
+static void gather_item(void *arg, size_t i, unsigned worker)
+{
+    (void)worker;
+    const struct gather_call *g = arg;
+    g->path->gather(g->m, g->ids[i], g->out + i * g->m->spec.cols);
+}
+
+void kn_gather_rows(struct kn_backend *b, const struct kn_matrix *m, const uint32_t *ids, size_t n,
+                    float *out)
+{
+    struct gather_call g = {b->matmul, m, ids, out};
+    if (n < 4) {
+        for (size_t i = 0; i < n; i++)
+            gather_item(&g, i, 0);
+    } else {
+        kn_pool_run(b->pool, n, gather_item, &g);
+    }
+}

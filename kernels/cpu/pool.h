@@ -1,0 +1,20 @@
+/*
+ * Fork-join pool of the CPU backend. One owner thread submits; workers claim item numbers from one counter.
+ * A worker that arrives late finds the gate closed and is not waited for, so a descheduled worker never
+ * holds up a join.
+ */
+#ifndef ISOTHERM_KERNELS_CPU_POOL_H
+#define ISOTHERM_KERNELS_CPU_POOL_H
+
+#include <stddef.h>
+
+struct kn_pool;
+/* threads counts the owner: threads - 1 workers are started. KN_OK, KN_ENOMEM (no memory or no thread). */
+int kn_pool_open(unsigned threads, struct kn_pool **out);
+void kn_pool_close(struct kn_pool *p);
+unsigned kn_pool_threads(const struct kn_pool *p);
+/* fn(arg, i, worker) for i in 0..n-1, any order; worker in 0..threads-1 is unique among those running at one
+ * time. Returns when all are done. Owner thread only; fn must not call it. */
+void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg);
+
+#endif

@@ -1,0 +1,214 @@
+/*
+ * Attention of one path: a tile of query vectors against one group of positions (kernels.h, "Bit rules").
+ *
+ * Scores and weighted values are the same small product, C (queries, 16 lanes) += A (queries, k) * B (k, 16
+ * lanes): for scores k is a dimension and lanes are the tokens of a page, for values k is a position and
+ * lanes are dimensions. A page is converted to floats once for a whole tile. Lanes past a query's count are
+ * computed from whatever the page holds and then replaced, never added or multiplied: an unwritten slot may
+ * hold NaN.
+ */
+#include "kernels/cpu/internal.h"
+#include "kernels/cpu/simd/vec.h"
+
+/* Register tiles: queries x (pages or dimension blocks). */
+#if defined(KN_VEC_AVX512)
+#define TILE 24
+#elif defined(KN_VEC_AVX2)
+#define TILE 6
+#else
+#define TILE 4
+#endif
+
+#define PAGE KN_PAGE_TOKENS
+
+/* ---- scores of Q queries over N pages from `page` on ---- */
+
+INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned page,
+                        float *scores, unsigned Q, unsigned N)
+{
+    vf sum[TILE];
+    const char *k[TILE];
+    UNROLL for (unsigned i = 0; i < Q * N; i++) sum[i] = vf_zero();
+    UNROLL for (unsigned n = 0; n < N; n++) k[n] = (const char *)j->pages[page + n] + j->k_offset;
+    for (uint32_t d = 0; d < j->head_dim; d++) {
+        UNROLL for (unsigned n = 0; n < N; n++)
+        {
+            vf key = vf_from_kv(dtype, k[n], (size_t)d * PAGE);
+            UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
+                vf_fma(vf_set1(q[i * KN_QUERY_STRIDE + d]), key, sum[i * N + n]);
+        }
+    }
+    UNROLL for (unsigned i = 0; i < Q; i++) UNROLL for (unsigned n = 0; n < N; n++)
+        vf_store(scores + i * KN_SCORE_STRIDE + (page + n) * PAGE, sum[i * N + n]);
+}
+
+INLINE void scores(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned pages,
+                   unsigned Q, unsigned N)
+{
+    unsigned page = 0;
+    for (; page + N <= pages; page += N)
+        scores_tile(j, dtype, q, page, j->scores, Q, N);
+    for (; page < pages; page++)
+        scores_tile(j, dtype, q, page, j->scores, Q, 1);
+}
+
+/* ---- scores to weights: max, exp, sum of one query ---- */
+
+INLINE void weights(float *s, uint32_t count, float *max, float *sum)
+{
+    uint32_t full = count & ~15u, rest = count & 15;
+    vf top = vf_set1(-__builtin_inff()), none = top;
+    vm tail = vm_first(rest);
+    for (uint32_t t = 0; t < full; t += 16)
+        top = vf_max(vf_load(s + t), top);
+    if (rest)
+        top = vf_max(vf_blend(tail, vf_load(s + full), none), top);
+    float m = vf_hmax(top);
+    vf sub = vf_set1(m), total = vf_zero();
+    for (uint32_t t = 0; t < full; t += 16) {
+        vf p = vf_exp(vf_sub(vf_load(s + t), sub));
+        vf_store(s + t, p);
+        total = vf_add(total, p);
+    }
+    if (rest) {
+        vf p = vf_blend(tail, vf_exp(vf_sub(vf_load(s + full), sub)), vf_zero());
+        vf_store(s + full, p);
+        total = vf_add(total, p);
+    }
+    *max = m;
+    *sum = vf_hsum(total);
+}
+
+/* ---- o (Q queries, N blocks of 16 dimensions) += weights * values over positions [t0, t1) ---- */
+
+INLINE void values_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *p, float *o,
+                        uint32_t block, uint32_t t0, uint32_t t1, bool first, unsigned Q, unsigned N)
+{
+    vf sum[TILE];
+    uint32_t dim = j->head_dim;
+    UNROLL for (unsigned i = 0; i < Q; i++) UNROLL for (unsigned n = 0; n < N; n++) sum[i * N + n] =
+        first ? vf_zero() : vf_load(o + i * dim + (block + n) * 16);
+    for (uint32_t t = t0; t < t1;) {
+        const char *v = (const char *)j->pages[t / PAGE] + j->v_offset;
+        uint32_t end = (t / PAGE + 1) * PAGE;
+        end = end < t1 ? end : t1;
+        size_t element = (size_t)(t % PAGE) * dim + block * 16;
+        for (; t < end; t++, element += dim) {
+            UNROLL for (unsigned n = 0; n < N; n++)
+            {
+                vf value = vf_from_kv(dtype, v, element + n * 16);
+                UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
+                    vf_fma(vf_set1(p[i * KN_SCORE_STRIDE + t]), value, sum[i * N + n]);
+            }
+        }
+    }
+    UNROLL for (unsigned i = 0; i < Q; i++) UNROLL for (unsigned n = 0; n < N; n++)
+        vf_store(o + i * dim + (block + n) * 16, sum[i * N + n]);
+}
+
+INLINE void values(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *p, float *o, uint32_t t0,
+                   uint32_t t1, bool first, unsigned Q, unsigned N)
+{
+    uint32_t block = 0, blocks = j->head_dim / 16;
+    for (; block + N <= blocks; block += N)
+        values_tile(j, dtype, p, o, block, t0, t1, first, Q, N);
+    for (; block < blocks; block++)
+        values_tile(j, dtype, p, o, block, t0, t1, first, Q, 1);
+}
+
+/* ---- a tile of Q queries ---- */
+
+INLINE void attend(const struct kn_attn_job *j, enum kn_kv_dtype dtype, unsigned at, unsigned Q, unsigned N)
+{
+    const uint32_t *counts = j->counts + at;
+    uint32_t least = counts[0], most = counts[0];
+    for (unsigned i = 1; i < Q; i++) {
+        least = counts[i] < least ? counts[i] : least;
+        most = counts[i] > most ? counts[i] : most;
+    }
+    scores(j, dtype, j->q + (size_t)at * KN_QUERY_STRIDE, (most + PAGE - 1) / PAGE, Q, N);
+    for (unsigned i = 0; i < Q; i++)
+        weights(j->scores + (size_t)i * KN_SCORE_STRIDE, counts[i], j->max + at + i, j->sum + at + i);
+    float *o = j->o + (size_t)at * j->head_dim;
+    values(j, dtype, j->scores, o, 0, least, true, Q, N);
+    for (unsigned i = 0; i < Q && most > least; i++)
+        if (counts[i] > least)
+            values(j, dtype, j->scores + (size_t)i * KN_SCORE_STRIDE, o + (size_t)i * j->head_dim, least,
+                   counts[i], false, 1, 1);
+}
+
+INLINE void attention_type(const struct kn_attn_job *j, enum kn_kv_dtype dtype)
+{
+    unsigned at = 0;
+#if TILE == 24
+    for (; at + 24 <= j->queries; at += 24)
+        attend(j, dtype, at, 24, 1);
+    for (; at + 12 <= j->queries; at += 12)
+        attend(j, dtype, at, 12, 2);
+#endif
+#if TILE >= 6
+    for (; at + 6 <= j->queries; at += 6)
+        attend(j, dtype, at, 6, TILE / 6);
+    for (; at + 3 <= j->queries; at += 3)
+        attend(j, dtype, at, 3, TILE == 24 ? 4 : 2);
+#endif
+    for (; at < j->queries; at++)
+        attend(j, dtype, at, 1, 4);
+}
+
+static void attention(const struct kn_attn_job *j)
+{
+    if (j->dtype == KN_KV_F16)
+        attention_type(j, KN_KV_F16);
+    else if (j->dtype == KN_KV_BF16)
+        attention_type(j, KN_KV_BF16);
+    else
+        attention_type(j, KN_KV_F32);
+}
+
+static void attn_merge(float *max, float *sum, float *o, float max2, float sum2, const float *o2,
+                       uint32_t dim)
+{
+    float top = max2 > *max ? max2 : *max;
+    float a = kn_expf(*max - top), b = kn_expf(max2 - top);
+    *max = top;
+    *sum = __builtin_fmaf(sum2, b, *sum * a);
+    vf va = vf_set1(a), vb = vf_set1(b);
+    for (uint32_t d = 0; d < dim; d += 16)
+        vf_store(o + d, vf_fma(vf_load(o2 + d), vb, vf_mul(vf_load(o + d), va)));
+}
+
+/* ---- rounding to the KV type ---- */
+
+static void to_kv(enum kn_kv_dtype dtype, const float *x, void *y, size_t n)
+{
+    vf limit = vf_set1(65504.0f), negative = vf_set1(-65504.0f);
+    for (size_t i = 0; i < n; i += 16) {
+        vf a = vf_load(x + i);
+        if (dtype == KN_KV_F16)
+            vf_to_f16((uint16_t *)y + i, vf_min(limit, vf_max(negative, a)));
+        else if (dtype == KN_KV_BF16)
+            vf_to_bf16((uint16_t *)y + i, a);
+        else
+            vf_store((float *)y + i, a);
+    }
+}
+
+static void scale(const float *x, float factor, float *y, size_t n)
+{
+    vf f = vf_set1(factor);
+    for (size_t i = 0; i < n; i += 16) {
+        size_t left = n - i;
+        if (left >= 16)
+            vf_store(y + i, vf_mul(vf_load(x + i), f));
+        else
+            vf_store_n(y + i, vf_mul(vf_load_n(x + i, left), f), left);
+    }
+}
+
+const struct kn_attention_path KN_FN(kn_attention_path) = {
+    .attention = attention,
+    .merge = attn_merge,
+    .scale = scale,
+    .to_kv = to_kv,
+};
