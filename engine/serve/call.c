@@ -1,6 +1,7 @@
 /* A call's life, its queue between engine and HTTP, and the reader of its stream; see call.h. */
 #include "engine/serve/call.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -91,6 +92,7 @@ void eng_call_on_event(void *ctx, const struct eng_event *event)
         /* Lost events would make a wrong reply: better none. The watcher cancels it at its next round. */
         if (c->queue.failed || (c->reply.stream && c->queue.len + c->out_pending > ENG_UNSENT_LIMIT_BYTES)) {
             c->overflow = true;
+            atomic_fetch_add(&c->server->slow_readers, 1);
             eng_bytes_free(&c->queue);
         }
     }
@@ -106,8 +108,9 @@ void eng_call_on_done(void *ctx, int result, const struct eng_usage *usage)
     pthread_mutex_lock(&c->lock);
     c->done = true;
     c->result = result;
-    if (usage)
-        c->usage = *usage;
+    c->usage = *usage;
+    c->usage.message = NULL; /* valid during this call only */
+    snprintf(c->message, sizeof c->message, "%s", usage->message);
     eng_call_resume_locked(c);
     pthread_mutex_unlock(&c->lock);
     eng_call_unref(c);
@@ -131,7 +134,7 @@ static void format_queue(struct eng_call *c)
     pthread_mutex_unlock(&c->lock);
     eng_reply_take(&c->reply, queue.data, queue.len, &c->out);
     if (done)
-        eng_reply_end_stream(&c->reply, c->result, &c->usage, &c->out);
+        eng_reply_end_stream(&c->reply, c->result, c->message, &c->usage, &c->out);
     eng_bytes_free(&queue);
     pthread_mutex_lock(&c->lock);
     c->out_pending = c->out.len;
@@ -183,7 +186,7 @@ void eng_call_finish_whole(struct eng_call *c)
     struct eng_api_error failure = {0};
     eng_reply_take(&c->reply, queue.data, queue.len, NULL);
     eng_bytes_free(&queue);
-    if (eng_reply_error(&c->reply, c->result, &failure) == 0) {
+    if (eng_reply_error(&c->reply, c->result, c->message, &failure) == 0) {
         eng_reply_whole(&c->reply, &c->usage, &c->answer);
         if (c->answer.failed || overflow)
             eng_api_fail_as(&failure, 500, "server_error", NULL, "Out of memory.");

@@ -79,6 +79,7 @@ struct eng_call {
     eng_request_id request_id;
     int result;
     struct eng_usage usage;
+    char message[256]; /* why result is not ENG_OK */
 
     /* HTTP thread, once RUNNING or STREAMING. */
     struct eng_reply reply;

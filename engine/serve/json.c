@@ -144,7 +144,8 @@ int eng_json_integer(const json_t *object, const char *name, int64_t low, int64_
     if (json_is_real(value)) {
         /* Some clients write 5.0: taken where it is a whole number that a double holds exactly. */
         double number = json_real_value(value);
-        good = number >= -9007199254740992.0 && number <= 9007199254740992.0 && floor(number) == number;
+        good = number >= -9007199254740992.0 && number <= 9007199254740992.0 &&
+               (double)(int64_t)number == number;
         integer = good ? (int64_t)number : 0;
     }
     if (good && integer >= low && integer <= high) {

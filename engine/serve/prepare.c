@@ -188,6 +188,7 @@ static int submit(struct eng_engine *e, struct eng_call *c, struct eng_api_reque
         .stop = r->stop,
         .n_stop = r->n_stop,
         .ignore_eos = r->ignore_eos,
+        .hash_logits = c->server->debug,
         .on_event = eng_call_on_event,
         .on_done = eng_call_on_done,
         .ctx = eng_call_ref(c),

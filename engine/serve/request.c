@@ -74,8 +74,8 @@ static int check_offered(const json_t *root, struct eng_api_error *err)
             return not_offered(err, "modalities", "it has text only");
 
     int64_t best_of = 1, n = 1;
-    if (eng_json_integer(root, "best_of", 1, ENG_API_MAX_CHOICES, &best_of, err) < 0 ||
-        eng_json_integer(root, "n", 1, ENG_API_MAX_CHOICES, &n, err) < 0)
+    if (eng_json_integer(root, "best_of", 1, ENG_CHOICES_MAX, &best_of, err) < 0 ||
+        eng_json_integer(root, "n", 1, ENG_CHOICES_MAX, &n, err) < 0)
         return -1;
     if (best_of > n)
         return not_offered(err, "best_of", "every choice that is made is returned");
@@ -124,7 +124,7 @@ static int parse_logprobs(const json_t *root, struct eng_api_request *out, struc
         /* Here `logprobs` is the number of alternatives; 0 still asks for the chosen tokens' own. */
         if (json_is_false(eng_json_member(root, "logprobs")))
             return 0;
-        int got = eng_json_integer(root, "logprobs", 0, ENG_API_MAX_TOP_LOGPROBS, &top, err);
+        int got = eng_json_integer(root, "logprobs", 0, ENG_TOP_LOGPROBS_MAX, &top, err);
         if (got < 0)
             return -1;
         s->logprobs = got > 0;
@@ -133,7 +133,7 @@ static int parse_logprobs(const json_t *root, struct eng_api_request *out, struc
     }
     if (eng_json_bool(root, "logprobs", &s->logprobs, err) < 0)
         return -1;
-    int got = eng_json_integer(root, "top_logprobs", 0, ENG_API_MAX_TOP_LOGPROBS, &top, err);
+    int got = eng_json_integer(root, "top_logprobs", 0, ENG_TOP_LOGPROBS_MAX, &top, err);
     if (got < 0)
         return -1;
     if (top > 0 && !s->logprobs)
@@ -146,7 +146,7 @@ static int parse_sampling(json_t *root, uint32_t n_vocab, struct eng_api_request
                           struct eng_api_error *err)
 {
     struct eng_sampling *s = &out->sampling;
-    *s = (struct eng_sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    *s = (struct eng_sampling){.temperature = 1, .top_p = 1, .repeat_penalty = 1}; /* everything off */
     int64_t top_k = 0, seed = 0;
     if (eng_json_number(root, "temperature", 0, 2, &s->temperature, err) < 0 ||
         eng_json_number(root, "top_p", 0, 1, &s->top_p, err) < 0 ||
@@ -210,7 +210,7 @@ static int parse_common(json_t *root, uint32_t n_vocab, struct eng_api_request *
     out->model = model ? json_string_value(model) : NULL;
 
     int64_t n = 1;
-    if (eng_json_integer(root, "n", 1, ENG_API_MAX_CHOICES, &n, err) < 0 ||
+    if (eng_json_integer(root, "n", 1, ENG_CHOICES_MAX, &n, err) < 0 ||
         eng_json_bool(root, "stream", &out->stream, err) < 0 ||
         eng_json_bool(root, "ignore_eos", &out->ignore_eos, err) < 0)
         return -1;

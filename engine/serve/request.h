@@ -12,7 +12,7 @@
 
 enum eng_api_kind { ENG_API_CHAT, ENG_API_COMPLETION };
 
-enum { ENG_API_MAX_STOP = 16, ENG_API_MAX_CHOICES = 16, ENG_API_MAX_TOP_LOGPROBS = 20 };
+enum { ENG_API_MAX_STOP = 16 };
 
 /* Zero-initialise; every pointer lives until eng_api_request_free. */
 struct eng_api_request {

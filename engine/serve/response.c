@@ -29,28 +29,19 @@ char *eng_error_json(const struct eng_api_error *err)
     return text;
 }
 
-int eng_reply_error(const struct eng_reply *reply, int result, struct eng_api_error *err)
+int eng_reply_error(const struct eng_reply *reply, int result, const char *message, struct eng_api_error *err)
 {
+    if (result == ENG_OK && reply->broken == ENG_FINISH_NONE)
+        return 0;
     if (result == ENG_OK && reply->broken == ENG_FINISH_CANCELLED)
         return eng_api_fail_as(err, 503, "server_error", "cancelled", "The server is shutting down.");
-    switch (result) {
-    case ENG_OK:
-        if (reply->broken == ENG_FINISH_NONE)
-            return 0;
-        eng_api_fail_as(err, 500, "server_error", NULL, "The request failed.");
-        break;
-    case ENG_EINVAL:
-        eng_api_fail(err, NULL, "The engine refused the request.");
-        break;
-    case ENG_EFULL:
-        eng_api_fail_as(err, 503, "server_error", "out_of_memory",
-                        "The request does not fit into the KV cache.");
-        break;
-    default:
-        eng_api_fail_as(err, 500, "server_error", NULL, "The request failed: %s.", eng_strerror(result));
-        break;
-    }
-    return -1;
+    if (result == ENG_EINVAL)
+        return eng_api_fail(err, NULL, "%s", *message ? message : "The engine refused the request.");
+    if (result == ENG_EFULL)
+        return eng_api_fail_as(err, 503, "server_error", "out_of_memory", "%s",
+                               *message ? message : "The request does not fit into the KV cache.");
+    return eng_api_fail_as(err, 500, "server_error", NULL, "The request failed: %s.",
+                           *message ? message : eng_strerror(result == ENG_OK ? ENG_EIO : result));
 }
 
 /* ---- packed events ----------------------------------------------------------------------------------- */
@@ -126,7 +117,7 @@ void eng_reply_init(struct eng_reply *reply, const struct eng_api_request *reque
 
 void eng_reply_free(struct eng_reply *reply)
 {
-    for (uint32_t i = 0; i < ENG_API_MAX_CHOICES; i++) {
+    for (uint32_t i = 0; i < ENG_CHOICES_MAX; i++) {
         struct eng_reply_choice *choice = &reply->choices[i];
         eng_bytes_free(&choice->text);
         json_decref(choice->tokens);
@@ -286,11 +277,11 @@ void eng_reply_take(struct eng_reply *reply, const char *queue, size_t len, stru
     }
 }
 
-void eng_reply_end_stream(struct eng_reply *reply, int result, const struct eng_usage *usage,
-                          struct eng_bytes *out)
+void eng_reply_end_stream(struct eng_reply *reply, int result, const char *message,
+                          const struct eng_usage *usage, struct eng_bytes *out)
 {
     struct eng_api_error err = {0};
-    if (eng_reply_error(reply, result, &err) != 0) {
+    if (eng_reply_error(reply, result, message, &err) != 0) {
         add_event(out, error_object(&err));
         return;
     }

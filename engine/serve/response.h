@@ -37,7 +37,7 @@ struct eng_reply {
     const struct eng_tokenizer *tokenizer;
     uint32_t n_choices;
     enum eng_finish broken; /* a choice ended with CANCELLED or ERROR */
-    struct eng_reply_choice choices[ENG_API_MAX_CHOICES];
+    struct eng_reply_choice choices[ENG_CHOICES_MAX];
 };
 
 /* Takes what it needs of the request; makes a fresh id. */
@@ -48,12 +48,14 @@ void eng_reply_free(struct eng_reply *reply);
 /* Consumes packed events. Streaming: appends SSE chunks to out. Whole: gathers them, out is untouched. */
 void eng_reply_take(struct eng_reply *reply, const char *queue, size_t len, struct eng_bytes *out);
 /* The end of a stream: the usage chunk where it was asked for and [DONE], or the error. */
-void eng_reply_end_stream(struct eng_reply *reply, int result, const struct eng_usage *usage,
-                          struct eng_bytes *out);
+void eng_reply_end_stream(struct eng_reply *reply, int result, const char *message,
+                          const struct eng_usage *usage, struct eng_bytes *out);
 /* A whole reply. */
 void eng_reply_whole(struct eng_reply *reply, const struct eng_usage *usage, struct eng_bytes *out);
 
-/* What a client is told about a request that the engine gave up: -1 with err filled, 0 when it did not. */
-int eng_reply_error(const struct eng_reply *reply, int result, struct eng_api_error *err);
+/* What a client is told about a request that the engine gave up, with its message ("": none): -1 with err
+ * filled, 0 when it did not. */
+int eng_reply_error(const struct eng_reply *reply, int result, const char *message,
+                    struct eng_api_error *err);
 
 #endif

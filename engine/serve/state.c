@@ -143,17 +143,15 @@ void eng_state_cache(struct eng_call *c, const char *url)
     (void)url;
     cs_stats_get(eng_engine_store(e), &st);
     eng_engine_stats(e, &es);
-    json_t *object = json_object(), *tiers = json_object(), *misses = json_object(),
-           *requests = json_object();
-    json_object_set_new(tiers, "device", device_json(&st));
-    json_object_set_new(tiers, "disk", disk_json(&st));
+    json_t *object = json_object(), *misses = json_object(), *requests = json_object();
     for (int i = 0; i < CS_MISS_COUNT; i++)
         if (i != CS_MISS_NONE)
             set_number(misses, cs_miss_name((enum cs_miss)i), st.misses[i]);
     set_number(requests, "running", es.running);
     set_number(requests, "waiting", es.waiting);
     set_number(requests, "preemptions", es.preemptions);
-    json_object_set_new(object, "tiers", tiers);
+    json_object_set_new(object, "device", device_json(&st));
+    json_object_set_new(object, "disk", disk_json(&st));
     set_number(object, "pending_bytes", st.pending_bytes);
     json_object_set_new(object, "index", index_json(&st));
     json_object_set_new(object, "reuse", reuse_json(&st));

@@ -115,7 +115,12 @@ static void client_left(struct eng_server *s, uint64_t id)
     pthread_mutex_unlock(&s->lock);
     if (!call)
         return;
-    atomic_fetch_add(&s->clients_gone, 1);
+    pthread_mutex_lock(&call->lock);
+    bool unanswered = call->state == ENG_CALL_PREPARING || call->state == ENG_CALL_RUNNING ||
+                      (call->state == ENG_CALL_STREAMING && !call->ended);
+    pthread_mutex_unlock(&call->lock);
+    if (unanswered)
+        atomic_fetch_add(&s->clients_gone, 1);
     eng_call_abandon(call);
     eng_call_unref(call);
 }
@@ -153,7 +158,6 @@ static void look_round(struct eng_server *s)
         }
         pthread_mutex_unlock(&s->lock);
         if (slow) {
-            atomic_fetch_add(&s->slow_readers, 1);
             eng_call_abandon(slow); /* not under the lock: it calls the engine */
             eng_call_unref(slow);
         }
