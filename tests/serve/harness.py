@@ -56,6 +56,13 @@ def wait_until(what, condition, seconds=30):
         time.sleep(0.01)
 
 
+def shorten(log):
+    """The first report of a sanitizer, if there is one, and the last lines."""
+    lines = log.splitlines()
+    first = next((i for i, line in enumerate(lines) if any(r in line for r in REPORTS)), len(lines))
+    return "\n".join(lines[first:first + 60] + ["..."] + lines[max(first + 60, len(lines) - 40):])
+
+
 class Reply:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -106,7 +113,7 @@ class Server:
         self.log_file.close()
         reported = [line for line in log.splitlines() if any(r in line for r in REPORTS)]
         if kind or reported or code not in (0, -signal.SIGKILL):
-            print(f"---- log of the server (exit code {code}) ----\n{log[-20000:]}", flush=True)
+            print(f"---- log of the server (exit code {code}) ----\n{shorten(log)}", flush=True)
         if not kind:
             assert not reported, reported[0]
             assert code in (0, -signal.SIGKILL), f"exit code {code}"
