@@ -5,12 +5,12 @@
 #ifndef ISOTHERM_TESTS_KERNELS_PATHS_H
 #define ISOTHERM_TESTS_KERNELS_PATHS_H
 
-// clang-format off: cmocka.h needs these first
-#include <cmocka.h>
-#include <setjmp.h>
+// clang-format off
 #include <stdarg.h>
 #include <stddef.h>
+#include <setjmp.h>
 #include <stdint.h>
+#include <cmocka.h>
 // clang-format on
 #include "kernels/kernels.h"
 #include <stdio.h>
