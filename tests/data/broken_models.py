@@ -245,8 +245,7 @@ for name, shape in (("blk.0.attn_q.weight", (64, 32)), ("blk.1.attn_v.weight", (
                     ("blk.1.attn_norm.weight", (32,)), ("output_norm.weight", (64, 1)), ("blk.0.ffn_down.weight", (96, 32))):
     tag = name.replace(".weight", "").replace(".", "-").replace("_", "-")
     case(f"model-shape-{tag}", "model", name, reshape(name, shape))
-case("model-bias", "model", "blk.0.attn_q.bias", lambda f: f.tensor("blk.0.attn_q.bias", (64,), 0))
-case("model-norm-f16", "model", "blk.0.attn_norm.weight", set_tensor("blk.0.attn_norm.weight", type=1, data=bytes(128)))
+case("model-bias", "model", ".bias", lambda f: f.tensor("blk.0.attn_q.bias", (64,), 0))
 
 
 def write_all(folder, whole_model):
