@@ -1,6 +1,7 @@
 /* The GGUF reader: what it hands out, and that every broken file is refused by name. */
 #include "formats/gguf.h"
 #include "formats/quant.h"
+#include "tests/formats/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,52 +15,20 @@
 
 #include <cmocka.h>
 
-static char models[3000];
-
-static void model_path(char *out, size_t size, const char *name)
-{
-    assert_true((size_t)snprintf(out, size, "%s/%s", models, name) < size);
-}
-
 static struct fmt_gguf *open_model(const char *name)
 {
     char path[4096], err[200];
     struct fmt_gguf *g;
-    model_path(path, sizeof path, name);
+    test_model_path(path, sizeof path, name);
     if (fmt_gguf_open(path, &g, err, sizeof err) != FMT_OK)
         fail_msg("%s: %s", name, err);
     return g;
 }
 
-/* Calls fn(name, stage, words) for every line of the manifest; returns the number of lines. */
-static unsigned each_broken(void (*fn)(const char *name, const char *stage, const char *words))
+static void open_broken(const char *path, const char *name, const char *stage, const char *words)
 {
-    char path[4096], line[512];
-    unsigned n = 0;
-    model_path(path, sizeof path, "broken/MANIFEST");
-    FILE *manifest = fopen(path, "r");
-    assert_non_null(manifest);
-    while (fgets(line, sizeof line, manifest) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        char *stage = strchr(line, '\t');
-        assert_non_null(stage);
-        *stage++ = '\0';
-        char *words = strchr(stage, '\t');
-        assert_non_null(words);
-        *words++ = '\0';
-        fn(line, stage, words);
-        n++;
-    }
-    fclose(manifest);
-    return n;
-}
-
-static void open_broken(const char *name, const char *stage, const char *words)
-{
-    char path[4096], file[600], err[200], tiny[1];
-    struct fmt_gguf *g = (struct fmt_gguf *)&path;
-    snprintf(file, sizeof file, "broken/%s", name);
-    model_path(path, sizeof path, file);
+    char err[200], tiny[1];
+    struct fmt_gguf *g = (struct fmt_gguf *)&err;
     int rc = fmt_gguf_open(path, &g, err, sizeof err);
     if (strcmp(stage, "open") != 0) { /* a sound container */
         if (rc != FMT_OK)
@@ -81,7 +50,7 @@ static void open_broken(const char *name, const char *stage, const char *words)
 static void refuses_every_broken_file_by_name(void **state)
 {
     (void)state;
-    assert_true(each_broken(open_broken) > 200);
+    assert_true(test_each_broken(open_broken) > 200);
 }
 
 static void reads_typed_values_strictly(void **state)
@@ -195,7 +164,7 @@ static void reads_from_unaligned_memory(void **state)
     char path[4096], err[200];
     struct fmt_gguf *g;
     float weights[32];
-    model_path(path, sizeof path, "llama-q4_0.gguf");
+    test_model_path(path, sizeof path, "llama-q4_0.gguf");
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     char *memory = malloc(1 << 20);
@@ -214,15 +183,17 @@ static void reads_from_unaligned_memory(void **state)
 static void refuses_what_is_no_regular_file(void **state)
 {
     (void)state;
-    char path[4096], err[200];
+    char path[4096], name[32], err[200];
     struct fmt_gguf *g;
-    model_path(path, sizeof path, "not there.gguf");
+    test_model_path(path, sizeof path, "not there.gguf");
     assert_int_equal(fmt_gguf_open(path, &g, err, sizeof err), FMT_EIO);
     assert_non_null(strstr(err, "open: "));
-    assert_int_equal(fmt_gguf_open(models, &g, err, sizeof err), FMT_EIO);
+    test_model_path(path, sizeof path, ".");
+    assert_int_equal(fmt_gguf_open(path, &g, err, sizeof err), FMT_EIO);
     assert_non_null(strstr(err, "not a regular file"));
 
-    snprintf(path, sizeof path, "%s/fifo.%d", models, (int)getpid()); /* nobody writes: must not block */
+    snprintf(name, sizeof name, "fifo.%d", (int)getpid()); /* nobody writes: must not block */
+    test_model_path(path, sizeof path, name);
     assert_int_equal(mkfifo(path, 0600), 0);
     int rc = fmt_gguf_open(path, &g, err, sizeof err);
     unlink(path);
@@ -242,12 +213,6 @@ static void names_every_code(void **state)
 
 int main(void)
 {
-    const char *folder = getenv("ISOTHERM_TEST_MODELS");
-    if (folder == NULL || strlen(folder) >= sizeof models) {
-        fprintf(stderr, "ISOTHERM_TEST_MODELS is not set (run through meson test)\n");
-        return 1;
-    }
-    strcpy(models, folder);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_every_broken_file_by_name),
         cmocka_unit_test(reads_typed_values_strictly),
