@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries.
+
+  make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
+"""
+import os
+import struct
+import sys
+
+ALIGN = 4096
+
+
+def round_up(value, unit):
+    return (value + unit - 1) // unit * unit
+
+
+def row(n_pages, page_tokens, page_bytes, chunk_bytes, runs=None):
+    """The row of a record whose header takes one 4,096-byte block; its checksum is put right by the fuzz target."""
+    chunks = round_up(ALIGN + n_pages * round_up(page_bytes, ALIGN), chunk_bytes) // chunk_bytes
+    runs = runs or [(0, 7, chunks)]
+    fixed = struct.pack("<8sII16sQQIIQ", b"IsoSpan\n", 1, ALIGN, b"u" * 16, 11, 22, 1, chunk_bytes, 3)
+    fixed += struct.pack("<QQQQ32s16s", 1, 2, 3, 4, b"f" * 32, b"t" * 16)
+    fixed += struct.pack("<IIIIQq80s", 0, n_pages, page_tokens, len(runs), page_bytes, 1_700_000_000, b"")
+    assert len(fixed) == 256
+    out = fixed + b"".join(struct.pack("<III", *run) for run in runs)
+    return out + b"".join(struct.pack("<I", i) for i in range(n_pages * page_tokens))
+
+
+def main():
+    folder, stamp = os.path.join(sys.argv[1], "record"), sys.argv[3]
+    os.makedirs(folder, exist_ok=True)
+    rows = {
+        "one-page": row(1, 4, 100, 65536),
+        "three-pages": row(3, 4, 5000, 4096, [(0, 1, 3), (0, 9, 2), (1, 0, 2)]),
+        "many-tokens": row(2, 256, 4096, 262144),
+    }
+    for name, data in rows.items():
+        for suffix, content in (("row", data), ("header", data.ljust(ALIGN, b"\0"))):
+            with open(os.path.join(folder, f"{name}.{suffix}"), "wb") as file:
+                file.write(content)
+    with open(stamp, "w", encoding="utf-8") as file:
+        file.write("done\n")
+
+
+if __name__ == "__main__":
+    main()
