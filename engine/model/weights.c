@@ -8,7 +8,6 @@
  * Threads: load and free on the engine's thread; the blocks run on the backend's pool.
  */
 #include "engine/model/model_internal.h"
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,15 +53,6 @@ static uint32_t tensor_rows(const struct fmt_tensor *t)
     return (uint32_t)(t->n_dims > 1 ? t->ne[1] : 1);
 }
 
-/* Q4_0's minimum is -8 times its scale, which a hostile scale could lift out of f16. */
-static bool minima_fit(const float *min, size_t n)
-{
-    bool fit = true;
-    for (size_t i = 0; i < n; i++)
-        fit &= !(fabsf(min[i]) > 65504.0F) || isinf(min[i]);
-    return fit;
-}
-
 static int pack_rows(const struct block *k, const uint8_t *src, size_t row_bytes)
 {
     const struct fmt_type_info *info = fmt_type_info(k->tensor->type);
@@ -90,8 +80,6 @@ static int pack_rows(const struct block *k, const uint8_t *src, size_t row_bytes
         case KN_W_Q4:
         case KN_W_Q8:
             rc = fmt_row_codes(k->tensor->type, row, cols, (int8_t *)scratch, scale, min);
-            if (rc == 0 && info->has_min && info->half_scales && !minima_fit(min, groups))
-                rc = ENG_EFORMAT;
             if (rc == 0)
                 rc = kn_matrix_set_codes(k->matrix, r, (const int8_t *)scratch, scale,
                                          info->has_min ? min : NULL);

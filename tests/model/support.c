@@ -1,0 +1,432 @@
+/* See support.h. */
+#include "tests/model/support.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t next_random(uint32_t *state)
+{
+    uint32_t x = *state;
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^= x << 5;
+    return *state = x;
+}
+
+/* ---- a GGUF in memory --------------------------------------------------------------------------------- */
+
+#define MAX_ENTRIES 128
+
+struct entry {
+    char name[96];
+    bool tensor;
+    uint32_t type, n_dims;
+    uint64_t ne[4];
+    uint8_t *bytes;
+    size_t len;
+};
+
+struct gguf_writer {
+    struct entry entries[MAX_ENTRIES];
+    size_t n;
+    uint8_t *out;
+    size_t len;
+};
+
+struct gguf_writer *gguf_writer_new(void)
+{
+    struct gguf_writer *w = calloc(1, sizeof *w);
+    assert_non_null(w);
+    return w;
+}
+
+void gguf_writer_free(struct gguf_writer *w)
+{
+    for (size_t i = 0; i < w->n; i++)
+        free(w->entries[i].bytes);
+    free(w->out);
+    free(w);
+}
+
+void gguf_drop(struct gguf_writer *w, const char *name)
+{
+    for (size_t i = 0; i < w->n; i++)
+        if (strcmp(w->entries[i].name, name) == 0) {
+            free(w->entries[i].bytes);
+            memmove(&w->entries[i], &w->entries[i + 1], (w->n - i - 1) * sizeof w->entries[0]);
+            w->n--;
+            return;
+        }
+}
+
+static struct entry *put(struct gguf_writer *w, const char *name, uint32_t type, const void *bytes,
+                         size_t len)
+{
+    struct entry *e = NULL;
+    for (size_t i = 0; i < w->n && !e; i++)
+        if (strcmp(w->entries[i].name, name) == 0)
+            e = &w->entries[i];
+    if (!e) {
+        assert_true(w->n < MAX_ENTRIES);
+        e = &w->entries[w->n++];
+    }
+    free(e->bytes);
+    memset(e, 0, sizeof *e);
+    snprintf(e->name, sizeof e->name, "%s", name);
+    e->type = type;
+    e->bytes = malloc(len ? len : 1);
+    assert_non_null(e->bytes);
+    memcpy(e->bytes, bytes, len);
+    e->len = len;
+    return e;
+}
+
+void gguf_u32(struct gguf_writer *w, const char *key, uint32_t v)
+{
+    put(w, key, FMT_GGUF_U32, &v, sizeof v);
+}
+
+void gguf_f32(struct gguf_writer *w, const char *key, float v)
+{
+    put(w, key, FMT_GGUF_F32, &v, sizeof v);
+}
+
+void gguf_bool(struct gguf_writer *w, const char *key, bool v)
+{
+    uint8_t byte = v;
+    put(w, key, FMT_GGUF_BOOL, &byte, 1);
+}
+
+void gguf_string(struct gguf_writer *w, const char *key, const char *v)
+{
+    uint8_t buf[256];
+    uint64_t n = strlen(v);
+    assert_true(n + 8 <= sizeof buf);
+    memcpy(buf, &n, 8);
+    memcpy(buf + 8, v, n);
+    put(w, key, FMT_GGUF_STRING, buf, 8 + n);
+}
+
+void gguf_u32_array(struct gguf_writer *w, const char *key, size_t n, uint32_t v)
+{
+    uint8_t buf[1024];
+    uint32_t type = FMT_GGUF_U32;
+    uint64_t count = n;
+    assert_true(12 + 4 * n <= sizeof buf);
+    memcpy(buf, &type, 4);
+    memcpy(buf + 4, &count, 8);
+    for (size_t i = 0; i < n; i++)
+        memcpy(buf + 12 + 4 * i, &v, 4);
+    put(w, key, FMT_GGUF_ARRAY, buf, 12 + 4 * n);
+}
+
+void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *ne,
+                 const void *data)
+{
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < n_dims; i++)
+        elements *= ne[i];
+    struct entry *e = put(w, name, type, data, fmt_type_bytes(type, elements));
+    e->tensor = true;
+    e->n_dims = n_dims;
+    memcpy(e->ne, ne, n_dims * sizeof *ne);
+}
+
+static void append(struct gguf_writer *w, const void *bytes, size_t len)
+{
+    w->out = realloc(w->out, w->len + len + 1);
+    assert_non_null(w->out);
+    memcpy(w->out + w->len, bytes, len);
+    w->len += len;
+}
+
+static void append_u64(struct gguf_writer *w, uint64_t v)
+{
+    append(w, &v, sizeof v);
+}
+
+static void append_u32(struct gguf_writer *w, uint32_t v)
+{
+    append(w, &v, sizeof v);
+}
+
+static void append_name(struct gguf_writer *w, const char *name)
+{
+    append_u64(w, strlen(name));
+    append(w, name, strlen(name));
+}
+
+#define ALIGNMENT 32
+
+static void append_padding(struct gguf_writer *w)
+{
+    static const uint8_t zeros[ALIGNMENT];
+    append(w, zeros, (ALIGNMENT - w->len % ALIGNMENT) % ALIGNMENT);
+}
+
+const void *gguf_finish(struct gguf_writer *w, size_t *len)
+{
+    uint64_t tensors = 0, offset = 0;
+    w->len = 0;
+    for (size_t i = 0; i < w->n; i++)
+        tensors += w->entries[i].tensor;
+    append(w, "GGUF", 4);
+    append_u32(w, 3);
+    append_u64(w, tensors);
+    append_u64(w, w->n - tensors);
+    for (size_t i = 0; i < w->n; i++) {
+        const struct entry *e = &w->entries[i];
+        if (e->tensor)
+            continue;
+        append_name(w, e->name);
+        append_u32(w, e->type);
+        append(w, e->bytes, e->len);
+    }
+    for (size_t i = 0; i < w->n; i++) {
+        const struct entry *e = &w->entries[i];
+        if (!e->tensor)
+            continue;
+        append_name(w, e->name);
+        append_u32(w, e->n_dims);
+        for (uint32_t k = 0; k < e->n_dims; k++)
+            append_u64(w, e->ne[k]);
+        append_u32(w, e->type);
+        append_u64(w, offset);
+        offset += (e->len + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    }
+    append_padding(w);
+    for (size_t i = 0; i < w->n; i++)
+        if (w->entries[i].tensor) {
+            append(w, w->entries[i].bytes, w->entries[i].len);
+            append_padding(w);
+        }
+    *len = w->len;
+    return w->out;
+}
+
+/* ---- tiny models -------------------------------------------------------------------------------------- */
+
+static float random_float(uint32_t *state, float range)
+{
+    return range * ((float)(next_random(state) >> 8) * 0x1p-23F - 1.0F);
+}
+
+/* Where a block of each type has its f16 scales, and how large they should be for weights of about 0.1. */
+static const struct {
+    uint32_t type, at[2];
+    float size[2];
+} f16_fields[] = {
+    {FMT_Q4_0, {0, 0}, {0.012F, 0}},       {FMT_Q4_1, {0, 2}, {0.012F, -0.1F}},
+    {FMT_Q5_0, {0, 0}, {0.006F, 0}},       {FMT_Q5_1, {0, 2}, {0.006F, -0.1F}},
+    {FMT_Q8_0, {0, 0}, {0.0008F, 0}},      {FMT_Q4_K, {0, 2}, {0.0004F, 0.003F}},
+    {FMT_Q5_K, {0, 2}, {0.0002F, 0.003F}}, {FMT_Q6_K, {208, 208}, {0.00004F, 0}},
+};
+
+static void *random_rows(uint32_t type, uint64_t n, uint32_t *state)
+{
+    uint64_t bytes = fmt_type_bytes(type, n);
+    uint8_t *out = malloc(bytes);
+    assert_non_null(out);
+    if (type == FMT_F32 || type == FMT_F16 || type == FMT_BF16) {
+        for (uint64_t i = 0; i < n; i++) {
+            float f = random_float(state, 0.17F);
+            uint32_t bits;
+            memcpy(&bits, &f, 4);
+            uint16_t half = type == FMT_F16 ? fmt_f32_to_f16(f) : (uint16_t)(bits >> 16);
+            if (type == FMT_F32)
+                memcpy(out + 4 * i, &f, 4);
+            else
+                memcpy(out + 2 * i, &half, 2);
+        }
+        return out;
+    }
+    for (uint64_t i = 0; i < bytes; i++)
+        out[i] = (uint8_t)(next_random(state) >> 11);
+    size_t f = 0;
+    while (f16_fields[f].type != type)
+        assert_true(++f < sizeof f16_fields / sizeof f16_fields[0]);
+    const struct fmt_type_info *info = fmt_type_info(type);
+    for (uint64_t at = 0; at < bytes; at += info->block_bytes)
+        for (int k = 0; k < 2; k++) {
+            if (f16_fields[f].size[k] == 0)
+                continue;
+            float jitter = 1.0F + random_float(state, 0.3F);
+            uint16_t h = fmt_f32_to_f16(f16_fields[f].size[k] * jitter);
+            memcpy(out + at + f16_fields[f].at[k], &h, 2);
+        }
+    return out;
+}
+
+struct tiny {
+    struct gguf_writer *w;
+    uint32_t type, state;
+    bool plain;
+};
+
+static void tiny_matrix(struct tiny *t, const char *name, uint64_t cols, uint64_t rows)
+{
+    uint8_t *data = random_rows(t->type, rows * cols, &t->state);
+    if (t->plain) {
+        float *f = malloc(rows * cols * sizeof *f);
+        assert_non_null(f);
+        assert_int_equal(fmt_dequantize(t->type, data, rows * cols, f), 0);
+        gguf_tensor(t->w, name, FMT_F32, 2, (const uint64_t[]){cols, rows}, f);
+        free(f);
+    } else {
+        gguf_tensor(t->w, name, t->type, 2, (const uint64_t[]){cols, rows}, data);
+    }
+    free(data);
+}
+
+static void tiny_vector(struct tiny *t, const char *name, uint64_t n, float base)
+{
+    float v[1024];
+    assert_true(n <= sizeof v / sizeof v[0]);
+    for (uint64_t i = 0; i < n; i++)
+        v[i] = base + random_float(&t->state, 0.2F);
+    gguf_tensor(t->w, name, FMT_F32, 1, &n, v);
+}
+
+struct gguf_writer *tiny_model(const char *architecture, uint32_t type, uint32_t hidden, bool plain)
+{
+    const uint32_t heads = 4, kv_heads = 2, head_dim = hidden / heads, ffn = 2 * hidden, layers = 2;
+    struct tiny t = {gguf_writer_new(), type, 12345 + type, plain};
+    char key[96];
+    const struct {
+        const char *suffix;
+        uint32_t v;
+    } numbers[] = {{"block_count", layers},         {"context_length", 512},
+                   {"embedding_length", hidden},    {"feed_forward_length", ffn},
+                   {"attention.head_count", heads}, {"attention.head_count_kv", kv_heads}};
+    gguf_string(t.w, "general.architecture", architecture);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        snprintf(key, sizeof key, "%s.%s", architecture, numbers[i].suffix);
+        gguf_u32(t.w, key, numbers[i].v);
+    }
+    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", architecture);
+    gguf_f32(t.w, key, 1e-5F);
+    tiny_matrix(&t, "token_embd.weight", hidden, TINY_VOCAB);
+    tiny_vector(&t, "output_norm.weight", hidden, 1);
+    for (uint32_t l = 0; l < layers; l++) {
+        const struct {
+            const char *suffix;
+            uint32_t cols, rows; /* rows 0: a vector around `base` */
+            float base;
+            const char *only;
+        } tensors[] = {
+            {"attn_norm.weight", hidden, 0, 1, NULL},
+            {"attn_q.weight", hidden, heads * head_dim, 0, NULL},
+            {"attn_k.weight", hidden, kv_heads * head_dim, 0, NULL},
+            {"attn_v.weight", hidden, kv_heads * head_dim, 0, NULL},
+            {"attn_q.bias", heads * head_dim, 0, 0, "qwen2"},
+            {"attn_k.bias", kv_heads * head_dim, 0, 0, "qwen2"},
+            {"attn_v.bias", kv_heads * head_dim, 0, 0, "qwen2"},
+            {"attn_q_norm.weight", head_dim, 0, 1, "qwen3"},
+            {"attn_k_norm.weight", head_dim, 0, 1, "qwen3"},
+            {"attn_output.weight", heads * head_dim, hidden, 0, NULL},
+            {"ffn_norm.weight", hidden, 0, 1, NULL},
+            {"ffn_gate.weight", hidden, ffn, 0, NULL},
+            {"ffn_up.weight", hidden, ffn, 0, NULL},
+            {"ffn_down.weight", ffn, hidden, 0, NULL},
+        };
+        for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+            if (tensors[i].only && strcmp(tensors[i].only, architecture) != 0)
+                continue;
+            snprintf(key, sizeof key, "blk.%u.%s", l, tensors[i].suffix);
+            if (tensors[i].rows)
+                tiny_matrix(&t, key, tensors[i].cols, tensors[i].rows);
+            else
+                tiny_vector(&t, key, tensors[i].cols, tensors[i].base);
+        }
+    }
+    return t.w;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------ */
+
+static struct eng_model *open_gguf(struct fmt_gguf *g, enum kn_isa isa, unsigned threads,
+                                   enum kn_kv_dtype dtype)
+{
+    char err[256] = "";
+    const struct eng_model_options o = {.isa = isa, .threads = threads, .kv_dtype = dtype};
+    struct eng_model *m = NULL;
+    if (eng_model_open(g, &o, &m, err, sizeof err) != ENG_OK)
+        fail_msg("%s", err);
+    fmt_gguf_close(g); /* the header promises that the mapping is no longer needed */
+    return m;
+}
+
+struct eng_model *open_path(const char *path, enum kn_isa isa, unsigned threads, enum kn_kv_dtype dtype)
+{
+    char err[256] = "";
+    struct fmt_gguf *g = NULL;
+    if (fmt_gguf_open(path, &g, err, sizeof err) != FMT_OK)
+        fail_msg("%s: %s", path, err);
+    return open_gguf(g, isa, threads, dtype);
+}
+
+struct eng_model *open_writer(struct gguf_writer *w, enum kn_isa isa, unsigned threads,
+                              enum kn_kv_dtype dtype)
+{
+    char err[256] = "";
+    size_t len;
+    const void *bytes = gguf_finish(w, &len);
+    struct fmt_gguf *g = NULL;
+    if (fmt_gguf_open_memory(bytes, len, &g, err, sizeof err) != FMT_OK)
+        fail_msg("%s", err);
+    return open_gguf(g, isa, threads, dtype);
+}
+
+size_t isa_list(enum kn_isa out[4])
+{
+    static const enum kn_isa all[] = {KN_ISA_SCALAR, KN_ISA_AVX2, KN_ISA_AVX512};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (kn_isa_available(all[i]))
+            out[n++] = all[i];
+    return n;
+}
+
+struct kv kv_new(const struct eng_model *m, uint32_t tokens, uint32_t seed)
+{
+    uint64_t page = kn_kv_page_bytes(eng_model_kv(m));
+    uint32_t n = (tokens + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
+    struct kv kv = {aligned_alloc(4096, (n * page + 4095) / 4096 * 4096), calloc(n, sizeof(void *))};
+    assert_non_null(kv.arena);
+    assert_non_null(kv.pages);
+    memset(kv.arena, 0xff, n * page);
+    for (uint32_t i = 0; i < n; i++)
+        kv.pages[i] = kv.arena + i * page;
+    uint32_t state = seed * 2654435761U + 1;
+    for (uint32_t i = n; i > 1; i--) {
+        uint32_t k = next_random(&state) % i;
+        void *swap = kv.pages[i - 1];
+        kv.pages[i - 1] = kv.pages[k];
+        kv.pages[k] = swap;
+    }
+    return kv;
+}
+
+void kv_free(struct kv *kv)
+{
+    free(kv->arena);
+    free(kv->pages);
+}
+
+float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_t chunk, uint32_t seed)
+{
+    const size_t vocab = eng_model_desc(m)->n_vocab;
+    float *out = malloc(n * vocab * sizeof *out);
+    assert_non_null(out);
+    struct kv kv = kv_new(m, n, seed);
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t len = n - at < chunk ? n - at : chunk;
+        const struct eng_step_seq s = {
+            .ids = ids + at, .n = len, .pos0 = at, .pages = kv.pages, .n_logits = len};
+        const float *logits;
+        assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_OK);
+        memcpy(out + at * vocab, logits, len * vocab * sizeof *out);
+    }
+    kv_free(&kv);
+    return out;
+}

@@ -1,0 +1,60 @@
+/* What the model tests share: tiny models written in memory, KV pages from a shuffled arena, runs. */
+#ifndef ISOTHERM_TESTS_MODEL_SUPPORT_H
+#define ISOTHERM_TESTS_MODEL_SUPPORT_H
+
+#include "engine/model/model.h"
+#include "formats/gguf.h"
+#include "formats/quant.h"
+#include <setjmp.h> /* cmocka.h wants these before it */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* ---- a GGUF in memory --------------------------------------------------------------------------------- */
+
+struct gguf_writer;
+struct gguf_writer *gguf_writer_new(void);
+void gguf_writer_free(struct gguf_writer *w);
+/* A key or tensor of a name that is there is replaced; drop takes either away. */
+void gguf_u32(struct gguf_writer *w, const char *key, uint32_t v);
+void gguf_f32(struct gguf_writer *w, const char *key, float v);
+void gguf_bool(struct gguf_writer *w, const char *key, bool v);
+void gguf_string(struct gguf_writer *w, const char *key, const char *v);
+void gguf_u32_array(struct gguf_writer *w, const char *key, size_t n, uint32_t v);
+void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *ne,
+                 const void *data);
+void gguf_drop(struct gguf_writer *w, const char *name);
+/* The file's bytes, the writer's until it is freed or writes again. */
+const void *gguf_finish(struct gguf_writer *w, size_t *len);
+
+/* A model of random weights: 2 layers, 4 query and 2 KV heads, 96 tokens. hidden is a multiple of 4 * 16;
+ * matrices are of `type`. With `plain`, the same weights again, multiplied out to F32. */
+struct gguf_writer *tiny_model(const char *architecture, uint32_t type, uint32_t hidden, bool plain);
+#define TINY_VOCAB 96
+
+/* ---- running ------------------------------------------------------------------------------------------ */
+
+/* Opens the model at `path` (or in memory); the test fails with the message when it cannot be. */
+struct eng_model *open_path(const char *path, enum kn_isa isa, unsigned threads, enum kn_kv_dtype dtype);
+struct eng_model *open_writer(struct gguf_writer *w, enum kn_isa isa, unsigned threads,
+                              enum kn_kv_dtype dtype);
+
+/* The paths this machine has, scalar first. */
+size_t isa_list(enum kn_isa out[4]);
+
+/* KV pages for one sequence out of an arena in shuffled order, filled with NaNs. */
+struct kv {
+    uint8_t *arena;
+    void **pages;
+};
+struct kv kv_new(const struct eng_model *m, uint32_t tokens, uint32_t seed);
+void kv_free(struct kv *kv);
+
+/* Logits of all n tokens, (n, n_vocab), run in chunks of `chunk` from position 0; the caller frees them. */
+float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_t chunk, uint32_t seed);
+
+uint32_t next_random(uint32_t *state);
+
+#endif
