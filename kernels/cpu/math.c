@@ -3,9 +3,9 @@
  * vector paths see the same bits on every machine and C library. Pure functions, any thread.
  *
  * Reduction and series are the textbook ones (J.-M. Muller, "Elementary Functions", 2nd edition, chapters 4
- * and 11). Errors, measured by tests/kernels: kn_expf and kn_logf within 1 ulp, kn_pow within 1e-14 relative
- * for the exponents of a rope table, kn_sincos within 1e-15 for |x| < 2^20 (the reduction has 99 bits of
- * pi / 2; beyond 2^30 accuracy is lost, the result stays in range).
+ * and 11). Errors, measured by tests/kernels: kn_expf within 1.1 ulp, kn_logf within 1, kn_pow within 1e-14
+ * relative for the exponents of a rope table, kn_sincos within 1e-15 for |x| < 2^20 (the reduction has 99
+ * bits of pi / 2; beyond 2^30 accuracy is lost, the result stays in range).
  */
 #include "kernels/cpu/simd/exp_constants.h"
 #include "kernels/kernels.h"

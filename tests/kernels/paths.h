@@ -65,18 +65,18 @@ static inline float random_float(uint64_t *state)
     return sum * 1.7320508f;
 }
 
-static inline float *random_floats(uint64_t *state, size_t n)
+__attribute__((noinline, unused)) static float *random_floats(uint64_t *state, size_t n)
 {
-    float *x = malloc(n * sizeof *x);
+    float *x = calloc(n, sizeof *x);
     assert_non_null(x);
     for (size_t i = 0; i < n; i++)
         x[i] = random_float(state);
     return x;
 }
 
-static inline float *filled_floats(size_t n, float value)
+__attribute__((noinline, unused)) static float *filled_floats(size_t n, float value)
 {
-    float *x = malloc(n * sizeof *x);
+    float *x = calloc(n, sizeof *x);
     assert_non_null(x);
     for (size_t i = 0; i < n; i++)
         x[i] = value;

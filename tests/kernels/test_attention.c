@@ -1,0 +1,303 @@
+/*
+ * Attention over pages: equal bits on every path, for every thread count, alone or in a batch, whole or in
+ * chunks or token by token; near a double-precision softmax; and nothing of an unwritten slot, all of which
+ * hold NaN here, ever shows.
+ */
+#include "tests/kernels/paths.h"
+#include <math.h>
+
+#define LAYERS 2
+#define LAYER  1
+
+struct shape {
+    enum kn_kv_dtype dtype;
+    uint32_t kv_heads, q_heads, head_dim;
+};
+
+/* One conversation: inputs of all positions, and pages full of NaN to begin with. */
+struct talk {
+    uint32_t n;
+    float *q, *k, *v; /* (n, heads * head_dim) */
+    void **pages;
+};
+
+static struct kn_kv_layout layout_of(const struct shape *s)
+{
+    return (struct kn_kv_layout){s->dtype, LAYERS, s->kv_heads, s->head_dim};
+}
+
+static uint32_t page_count(uint32_t n)
+{
+    return (n + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
+}
+
+static void forget_pages(const struct talk *t, const struct shape *s)
+{
+    struct kn_kv_layout l = layout_of(s);
+    for (uint32_t i = 0; i < page_count(t->n); i++)
+        memset(t->pages[i], 0xFF, kn_kv_page_bytes(&l)); /* NaN in all three types */
+}
+
+static struct talk make_talk(uint32_t n, const struct shape *s, uint64_t *rng)
+{
+    struct kn_kv_layout l = layout_of(s);
+    struct talk t = {.n = n};
+    t.q = random_floats(rng, (size_t)n * s->q_heads * s->head_dim);
+    t.k = random_floats(rng, (size_t)n * s->kv_heads * s->head_dim);
+    t.v = random_floats(rng, (size_t)n * s->kv_heads * s->head_dim);
+    t.pages = malloc(page_count(n) * sizeof *t.pages);
+    for (uint32_t i = 0; i < page_count(n); i++)
+        t.pages[i] = malloc(kn_kv_page_bytes(&l));
+    forget_pages(&t, s);
+    return t;
+}
+
+static void free_talk(struct talk *t)
+{
+    for (uint32_t i = 0; i < page_count(t->n); i++)
+        free(t->pages[i]);
+    free(t->pages);
+    free(t->q);
+    free(t->k);
+    free(t->v);
+}
+
+/* Rows [from, from + n) of each talk (fewer at its end) as one batch; results go to out[talk]. */
+static void step(struct kn_backend *b, const struct shape *s, const struct talk *talks, size_t n_talks,
+                 uint32_t from, uint32_t n, float *const *out)
+{
+    struct kn_kv_layout l = layout_of(s);
+    size_t q_row = (size_t)s->q_heads * s->head_dim, kv_row = (size_t)s->kv_heads * s->head_dim, rows = 0;
+    struct kn_attn_seq seqs[4];
+    size_t which[4], n_seqs = 0;
+    for (size_t i = 0; i < n_talks; i++) {
+        if (from >= talks[i].n)
+            continue;
+        uint32_t left = talks[i].n - from;
+        which[n_seqs] = i;
+        seqs[n_seqs++] = (struct kn_attn_seq){talks[i].pages, from, left < n ? left : n, (uint32_t)rows};
+        rows += seqs[n_seqs - 1].n;
+    }
+    float *q = malloc(rows * q_row * sizeof(float)), *o = malloc(rows * q_row * sizeof(float));
+    float *k = malloc(rows * kv_row * sizeof(float)), *v = malloc(rows * kv_row * sizeof(float));
+    for (size_t i = 0; i < n_seqs; i++) {
+        const struct talk *t = &talks[which[i]];
+        memcpy(q + seqs[i].row0 * q_row, t->q + from * q_row, seqs[i].n * q_row * sizeof(float));
+        memcpy(k + seqs[i].row0 * kv_row, t->k + from * kv_row, seqs[i].n * kv_row * sizeof(float));
+        memcpy(v + seqs[i].row0 * kv_row, t->v + from * kv_row, seqs[i].n * kv_row * sizeof(float));
+    }
+    kn_kv_put(b, &l, LAYER, seqs, n_seqs, k, kv_row, v, kv_row);
+    float scale = 1.0f / sqrtf((float)s->head_dim);
+    assert_int_equal(kn_attention(b, &l, LAYER, seqs, n_seqs, s->q_heads, scale, q, q_row, o, q_row), KN_OK);
+    for (size_t i = 0; i < n_seqs; i++)
+        memcpy(out[which[i]] + from * q_row, o + seqs[i].row0 * q_row, seqs[i].n * q_row * sizeof(float));
+    free(q);
+    free(k);
+    free(v);
+    free(o);
+}
+
+static float rounded(enum kn_kv_dtype dtype, float x)
+{
+    if (dtype == KN_KV_F16)
+        return of_half(half_of(x));
+    if (dtype == KN_KV_F32)
+        return x;
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return of_bfloat((uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16));
+}
+
+static void check_near(const struct talk *t, const struct shape *s, const float *out)
+{
+    size_t dim = s->head_dim, q_row = s->q_heads * dim, kv_row = s->kv_heads * dim;
+    double *p = malloc(t->n * sizeof *p);
+    for (size_t row = 0; row < t->n; row += row < 40 ? 1 : 37) {
+        for (size_t h = 0; h < s->q_heads; h++) {
+            size_t kv = h / (s->q_heads / s->kv_heads) * dim;
+            double top = -INFINITY, sum = 0;
+            for (size_t i = 0; i <= row; i++) {
+                p[i] = 0;
+                for (size_t d = 0; d < dim; d++)
+                    p[i] += (double)t->q[row * q_row + h * dim + d] *
+                            (double)rounded(s->dtype, t->k[i * kv_row + kv + d]) / sqrt((double)dim);
+                top = fmax(top, p[i]);
+            }
+            for (size_t i = 0; i <= row; i++)
+                sum += p[i] = exp(p[i] - top);
+            for (size_t d = 0; d < dim; d++) {
+                double want = 0;
+                for (size_t i = 0; i <= row; i++)
+                    want += p[i] / sum * (double)rounded(s->dtype, t->v[i * kv_row + kv + d]);
+                double got = (double)out[row * q_row + h * dim + d];
+                if (!(fabs(got - want) < 1e-5))
+                    fail_msg("row %zu head %zu dim %zu: %g, exactly %g", row, h, d, got, want);
+            }
+        }
+    }
+    free(p);
+}
+
+static void check_shape(const struct shape *s)
+{
+    struct path paths[9];
+    size_t n_paths = paths_open(paths);
+    uint64_t rng = 1000 + s->head_dim + s->q_heads;
+    enum { TALKS = 3 };
+    static const uint32_t lengths[TALKS] = {290, 16, 35};
+    static const uint32_t chunks[] = {1, 7, 200};
+    struct talk talks[TALKS];
+    float *want[TALKS], *got[TALKS];
+    size_t q_row = (size_t)s->q_heads * s->head_dim;
+    for (size_t i = 0; i < TALKS; i++) {
+        talks[i] = make_talk(lengths[i], s, &rng);
+        want[i] = malloc(lengths[i] * q_row * sizeof(float));
+        got[i] = malloc(lengths[i] * q_row * sizeof(float));
+    }
+    for (size_t i = 0; i < n_paths; i++) {
+        for (size_t k = 0; k < TALKS; k++)
+            forget_pages(&talks[k], s);
+        step(paths[i].b, s, talks, TALKS, 0, 10000, i == 0 ? want : got);
+        for (size_t k = 0; k < TALKS; k++) {
+            if (i == 0)
+                check_near(&talks[k], s, want[k]);
+            else
+                check_same_bits(want[k], got[k], lengths[k] * q_row, paths[i].name, "whole");
+        }
+        size_t first = i == 1 || i == 2; /* scalar with more threads: not token by token, it takes seconds */
+        for (size_t c = first; c < sizeof chunks / sizeof *chunks; c++) {
+            for (size_t k = 0; k < TALKS; k++)
+                forget_pages(&talks[k], s);
+            for (uint32_t from = 0; from < lengths[0]; from += chunks[c])
+                step(paths[i].b, s, talks, TALKS, from, chunks[c], got);
+            for (size_t k = 0; k < TALKS; k++)
+                check_same_bits(want[k], got[k], lengths[k] * q_row, paths[i].name, "in chunks");
+        }
+        forget_pages(&talks[2], s); /* alone */
+        step(paths[i].b, s, &talks[2], 1, 0, 10000, &got[2]);
+        check_same_bits(want[2], got[2], lengths[2] * q_row, paths[i].name, "alone");
+    }
+    for (size_t i = 0; i < TALKS; i++) {
+        free_talk(&talks[i]);
+        free(want[i]);
+        free(got[i]);
+    }
+    paths_close(paths, n_paths);
+}
+
+static void f16_heads_of_64_in_groups_of_three(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_F16, 2, 6, 64};
+    check_shape(&s);
+}
+
+static void bf16_heads_of_48_one_to_one(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_BF16, 3, 3, 48};
+    check_shape(&s);
+}
+
+static void f32_heads_of_16_in_groups_of_seven(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_F32, 1, 7, 16};
+    check_shape(&s);
+}
+
+static void f16_heads_of_128_that_share_more_than_a_tile(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_F16, 1, 13, 128};
+    check_shape(&s);
+}
+
+static void f16_saturates_and_rounds_to_even(void **state)
+{
+    (void)state;
+    static const float in[16] = {1e9f,           -1e9f,    65519.0f, 65520.0f, INFINITY, -INFINITY,
+                                 0x1p-24f,       0x1p-25f, -0.0f,    0x3p-26f, 2049.0f,  1.00048828125f,
+                                 1.00146484375f, 1e-30f,   NAN,      0x1p-14f};
+    static const uint16_t want[16] = {0x7BFF, 0xFBFF, 0x7BFF, 0x7BFF, 0x7BFF, 0xFBFF, 0x0001, 0x0000,
+                                      0x8000, 0x0001, 0x6800, 0x3C00, 0x3C02, 0x0000, 0x7E00, 0x0400};
+    struct path paths[9];
+    size_t n_paths = paths_open(paths);
+    struct kn_kv_layout l = {KN_KV_F16, 1, 1, 16};
+    assert_int_equal(kn_kv_page_bytes(&l), 2 * 16 * 16 * 2);
+    for (size_t i = 0; i < n_paths; i++) {
+        uint16_t *page = malloc(kn_kv_page_bytes(&l));
+        memset(page, 0x11, kn_kv_page_bytes(&l));
+        void *pages[1] = {page};
+        struct kn_attn_seq seq = {pages, 3, 1, 0};
+        kn_kv_put(paths[i].b, &l, 0, &seq, 1, in, 16, in, 16);
+        for (size_t t = 0; t < 16; t++) {
+            for (size_t d = 0; d < 16; d++) {
+                uint16_t k = page[d * 16 + t], v = page[256 + t * 16 + d];
+                uint16_t expect = t == 3 ? want[d] : 0x1111;
+                if (t == 3 && d == 14) /* a NaN's payload is free */
+                    expect = k = v = (k & 0x7FFF) > 0x7C00 && (v & 0x7FFF) > 0x7C00;
+                if (k != expect || v != expect)
+                    fail_msg("%s: token %zu dim %zu: k %04x v %04x, not %04x", paths[i].name, t, d, k, v,
+                             expect);
+            }
+        }
+        free(page);
+    }
+    paths_close(paths, n_paths);
+}
+
+static void bf16_rounds_to_even_and_keeps_nan(void **state)
+{
+    (void)state;
+    static const uint32_t in[16] = {0x3F800000, 0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000,
+                                    0x7F800001, 0xFF900000, 0x00000001, 0x80008000, 0x00008001, 0xBF807FFF,
+                                    0x7FFFFFFF, 0,          0x80000000, 0x40490FDB};
+    static const uint16_t want[16] = {0x3F80, 0x3F80, 0x3F82, 0x3F81, 0x7F80, 0x7F80, 0x7FC0, 0xFFD0,
+                                      0x0000, 0x8000, 0x0001, 0xBF80, 0x7FFF, 0,      0x8000, 0x4049};
+    struct path paths[9];
+    size_t n_paths = paths_open(paths);
+    struct kn_kv_layout l = {KN_KV_BF16, 1, 1, 16};
+    float row[16];
+    memcpy(row, in, sizeof row);
+    for (size_t i = 0; i < n_paths; i++) {
+        uint16_t page[512];
+        void *pages[1] = {page};
+        struct kn_attn_seq seq = {pages, 0, 1, 0};
+        kn_kv_put(paths[i].b, &l, 0, &seq, 1, row, 16, row, 16);
+        for (size_t d = 0; d < 16; d++)
+            if (page[256 + d] != want[d])
+                fail_msg("%s: %08x became %04x, not %04x", paths[i].name, in[d], page[256 + d], want[d]);
+    }
+    paths_close(paths, n_paths);
+}
+
+static void bad_shapes_are_refused(void **state)
+{
+    (void)state;
+    struct kn_backend *b;
+    assert_int_equal(kn_backend_open(KN_ISA_SCALAR, 1, &b), KN_OK);
+    float x[64] = {0};
+    struct kn_kv_layout good = {KN_KV_F16, 1, 2, 16}, odd = {KN_KV_F16, 1, 1, 24},
+                        wide = {KN_KV_F16, 1, 1, 528};
+    assert_int_equal(kn_attention(b, &good, 0, NULL, 0, 4, 1.0f, x, 64, x, 64), KN_OK);
+    assert_int_equal(kn_attention(b, &good, 0, NULL, 0, 3, 1.0f, x, 64, x, 64), KN_EINVAL);
+    assert_int_equal(kn_attention(b, &good, 1, NULL, 0, 4, 1.0f, x, 64, x, 64), KN_EINVAL);
+    assert_int_equal(kn_attention(b, &odd, 0, NULL, 0, 1, 1.0f, x, 64, x, 64), KN_EINVAL);
+    assert_int_equal(kn_attention(b, &wide, 0, NULL, 0, 1, 1.0f, x, 64, x, 64), KN_EINVAL);
+    kn_backend_close(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(f16_heads_of_64_in_groups_of_three),
+        cmocka_unit_test(bf16_heads_of_48_one_to_one),
+        cmocka_unit_test(f32_heads_of_16_in_groups_of_seven),
+        cmocka_unit_test(f16_heads_of_128_that_share_more_than_a_tile),
+        cmocka_unit_test(f16_saturates_and_rounds_to_even),
+        cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan),
+        cmocka_unit_test(bad_shapes_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
