@@ -1,0 +1,348 @@
+/* See catalog.h. */
+#include "cachestore/catalog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <rocksdb/c.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
+enum { KEY_BYTES = 17 };
+static const char *const cf_names[N_CF] = {"default", "record", "meta"};
+static const char store_key[] = "store";
+static const char catalog_name[] = "catalog";
+
+struct store_row {
+    uint8_t uuid[16];
+    uint32_t format, epoch;
+};
+_Static_assert(sizeof(struct store_row) == 24, "docs/format.md");
+enum { STORE_ROW_FORMAT = 1 };
+
+struct catalog {
+    rocksdb_t *db;
+    rocksdb_column_family_handle_t *cf[N_CF];
+    rocksdb_writebatch_t *batch;
+    bool read_only;
+};
+
+static char kind_byte(enum catalog_kind kind)
+{
+    return kind == CATALOG_SPAN ? 'S' : kind == CATALOG_NOTES ? 'N' : 'U';
+}
+
+static rocksdb_column_family_handle_t *kind_cf(const struct catalog *c, enum catalog_kind kind)
+{
+    return c->cf[kind == CATALOG_USED ? CF_META : CF_RECORD];
+}
+
+static void put_big_endian(char *out, uint64_t v)
+{
+    for (int i = 0; i < 8; i++)
+        out[i] = (char)(v >> (56 - 8 * i));
+}
+
+static uint64_t get_big_endian(const char *in)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < 8; i++)
+        v = v << 8 | (uint8_t)in[i];
+    return v;
+}
+
+static void key_make(char key[KEY_BYTES], enum catalog_kind kind, struct record_id id)
+{
+    key[0] = kind_byte(kind);
+    put_big_endian(key + 1, id.sequence);
+    put_big_endian(key + 9, id.nonce);
+}
+
+/* Buffers follow the share of the budget: two memtables, their log and one level of tables must fit well
+ * inside it. 16 MiB is where loading is fastest and a crashed log still replays in a quarter of a second. */
+static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
+{
+    uint64_t buffer = share_bytes / 8;
+    buffer = buffer < (64u << 10) ? 64u << 10 : buffer > (16u << 20) ? 16u << 20 : buffer;
+    rocksdb_options_t *base = rocksdb_options_create();
+    rocksdb_options_set_create_if_missing(base, 1);
+    rocksdb_options_set_create_missing_column_families(base, 1);
+    rocksdb_options_set_paranoid_checks(base, 1);
+    rocksdb_options_set_compression(base, rocksdb_no_compression);
+    rocksdb_options_set_write_buffer_size(base, meta ? buffer / 4 : buffer);
+    rocksdb_options_set_max_write_buffer_number(base, 2);
+    rocksdb_options_set_max_total_wal_size(base, 2 * buffer);
+    rocksdb_options_set_target_file_size_base(base, buffer < (4u << 20) ? 4u << 20 : buffer);
+    rocksdb_options_set_max_background_jobs(base, 2);
+    rocksdb_options_set_max_manifest_file_size(base, 1u << 20);
+    rocksdb_options_set_manifest_preallocation_size(base, 64u << 10);
+    rocksdb_options_set_keep_log_file_num(base, 1);
+    rocksdb_options_set_max_log_file_size(base, 256u << 10);
+    rocksdb_options_set_info_log_level(base, 4); /* fatal: the store's own log says what matters */
+    /* An idle store must cost nothing: no thread that wakes up to gather statistics. */
+    rocksdb_options_set_stats_dump_period_sec(base, 0);
+    rocksdb_options_set_stats_persist_period_sec(base, 0);
+    rocksdb_options_set_skip_stats_update_on_db_open(base, 1);
+    /* Preallocation would take a memtable's size from the budget for an empty log. */
+    char *err = NULL;
+    rocksdb_options_t *options = rocksdb_options_create();
+    rocksdb_get_options_from_string(base, "allow_fallocate=false", options, &err);
+    if (err != NULL) {
+        rocksdb_free(err);
+        rocksdb_options_destroy(options);
+        return base;
+    }
+    rocksdb_options_destroy(base);
+    return options;
+}
+
+int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
+                 size_t err_len)
+{
+    *out = NULL;
+    struct catalog *c = calloc(1, sizeof *c);
+    size_t path_len = strlen(dir) + sizeof catalog_name + 1;
+    char *path = malloc(path_len);
+    int rc = CS_OK;
+    if (c == NULL || path == NULL) {
+        snprintf(err, err_len, "out of memory");
+        rc = CS_ENOMEM;
+        goto out;
+    }
+    snprintf(path, path_len, "%s/%s", dir, catalog_name);
+    /* RocksDB would make it readable by others. */
+    if (!read_only && mkdir(path, 0700) < 0 && errno != EEXIST) {
+        snprintf(err, err_len, "cannot make %s: %s", path, strerror(errno));
+        rc = CS_ECORRUPT;
+        goto out;
+    }
+    c->read_only = read_only;
+    rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
+    const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
+    char *problem = NULL;
+    if (read_only)
+        c->db = rocksdb_open_for_read_only_column_families(options, path, N_CF, cf_names, cf_options, c->cf,
+                                                           0, &problem);
+    else
+        c->db = rocksdb_open_column_families(options, path, N_CF, cf_names, cf_options, c->cf, &problem);
+    rocksdb_options_destroy(options);
+    rocksdb_options_destroy(meta);
+    if (problem != NULL) {
+        snprintf(err, err_len, "%s", problem);
+        rocksdb_free(problem);
+        c->db = NULL;
+        rc = CS_ECORRUPT;
+        goto out;
+    }
+    c->batch = rocksdb_writebatch_create();
+    *out = c;
+    c = NULL;
+out:
+    free(path);
+    free(c);
+    return rc;
+}
+
+void catalog_close(struct catalog *c)
+{
+    if (c == NULL)
+        return;
+    if (!c->read_only) {
+        rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
+        for (int i = 0; i < N_CF; i++) {
+            /* A failure costs the next open a replay, nothing else. */
+            char *problem = NULL;
+            rocksdb_flush_cf(c->db, fo, c->cf[i], &problem);
+            if (problem != NULL)
+                rocksdb_free(problem);
+        }
+        rocksdb_flushoptions_destroy(fo);
+    }
+    rocksdb_writebatch_destroy(c->batch);
+    for (int i = 0; i < N_CF; i++)
+        rocksdb_column_family_handle_destroy(c->cf[i]);
+    rocksdb_close(c->db);
+    free(c);
+}
+
+/* Calls fn with the name of each entry of the catalogue's folder. 0 or -errno (-ENOENT: there is none). */
+static int each_file(int dir_fd, int (*fn)(void *ctx, int fd, const char *name), void *ctx)
+{
+    int fd = openat(dir_fd, catalog_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -errno;
+    DIR *d = fdopendir(fd);
+    if (d == NULL) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    int rc = 0;
+    const struct dirent *e;
+    while (rc == 0 && (e = readdir(d)) != NULL) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            rc = fn(ctx, fd, e->d_name);
+    }
+    closedir(d);
+    return rc;
+}
+
+static int remove_one(void *ctx, int fd, const char *name)
+{
+    (void)ctx;
+    if (unlinkat(fd, name, 0) < 0 && unlinkat(fd, name, AT_REMOVEDIR) < 0)
+        return -errno;
+    return 0;
+}
+
+int catalog_remove(int dir_fd)
+{
+    int rc = each_file(dir_fd, remove_one, NULL);
+    if (rc == -ENOTDIR || rc == -ELOOP) /* something else has taken its name */
+        return unlinkat(dir_fd, catalog_name, 0) < 0 ? -errno : 0;
+    if (rc == -ENOENT)
+        return 0;
+    if (rc == 0 && unlinkat(dir_fd, catalog_name, AT_REMOVEDIR) < 0)
+        rc = -errno;
+    return rc;
+}
+
+static int add_size(void *ctx, int fd, const char *name)
+{
+    struct stat st;
+    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        *(uint64_t *)ctx += (uint64_t)st.st_blocks * 512;
+    return 0;
+}
+
+uint64_t catalog_disk_bytes(int dir_fd)
+{
+    uint64_t bytes = 0;
+    each_file(dir_fd, add_size, &bytes);
+    return bytes;
+}
+
+int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
+{
+    rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
+    char *problem = NULL;
+    size_t len = 0;
+    char *value = rocksdb_get_cf(c->db, ro, c->cf[CF_META], store_key, sizeof store_key - 1, &len, &problem);
+    rocksdb_readoptions_destroy(ro);
+    if (problem != NULL) {
+        rocksdb_free(problem);
+        return CS_ECORRUPT;
+    }
+    if (value == NULL)
+        return CS_ENOTFOUND;
+    struct store_row row = {.format = 0};
+    if (len == sizeof row)
+        memcpy(&row, value, sizeof row);
+    rocksdb_free(value);
+    if (row.format != STORE_ROW_FORMAT)
+        return CS_ECORRUPT;
+    memcpy(uuid, row.uuid, sizeof row.uuid);
+    *epoch = row.epoch;
+    return CS_OK;
+}
+
+int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, catalog_row_fn fn, void *ctx)
+{
+    rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
+    rocksdb_readoptions_set_verify_checksums(ro, 1);
+    rocksdb_readoptions_set_fill_cache(ro, 0);
+    rocksdb_readoptions_set_readahead_size(ro, 2u << 20);
+    rocksdb_iterator_t *it = rocksdb_create_iterator_cf(c->db, ro, kind_cf(c, kind));
+    char first[KEY_BYTES] = {kind_byte(kind)}, last[KEY_BYTES];
+    memset(last, 0xff, sizeof last);
+    last[0] = first[0];
+    void *aligned = NULL;
+    size_t room = 0;
+    int rc = CS_OK;
+    if (newest_first)
+        rocksdb_iter_seek_for_prev(it, last, sizeof last);
+    else
+        rocksdb_iter_seek(it, first, sizeof first);
+    for (; rc == CS_OK && rocksdb_iter_valid(it);
+         newest_first ? rocksdb_iter_prev(it) : rocksdb_iter_next(it)) {
+        size_t key_len, len;
+        const char *key = rocksdb_iter_key(it, &key_len);
+        if (key_len == 0 || key[0] != first[0])
+            break;
+        if (key_len != KEY_BYTES)
+            continue;
+        const char *value = rocksdb_iter_value(it, &len);
+        if (len > room || aligned == NULL) {
+            void *larger = realloc(aligned, len + 64);
+            if (larger == NULL) {
+                rc = CS_ENOMEM;
+                break;
+            }
+            aligned = larger;
+            room = len + 64;
+        }
+        memcpy(aligned, value, len);
+        struct record_id id = {.sequence = get_big_endian(key + 1), .nonce = get_big_endian(key + 9)};
+        rc = fn(ctx, id, aligned, len);
+    }
+    if (rc == CS_OK) {
+        char *problem = NULL;
+        rocksdb_iter_get_error(it, &problem);
+        if (problem != NULL) {
+            rocksdb_free(problem);
+            rc = CS_ECORRUPT;
+        }
+    }
+    free(aligned);
+    rocksdb_iter_destroy(it);
+    rocksdb_readoptions_destroy(ro);
+    return rc;
+}
+
+void catalog_put(struct catalog *c, enum catalog_kind kind, struct record_id id, const void *value,
+                 size_t len)
+{
+    char key[KEY_BYTES];
+    key_make(key, kind, id);
+    rocksdb_writebatch_put_cf(c->batch, kind_cf(c, kind), key, sizeof key, value, len);
+}
+
+void catalog_delete(struct catalog *c, enum catalog_kind kind, struct record_id id)
+{
+    char key[KEY_BYTES];
+    key_make(key, kind, id);
+    rocksdb_writebatch_delete_cf(c->batch, kind_cf(c, kind), key, sizeof key);
+}
+
+void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch)
+{
+    struct store_row row = {.format = STORE_ROW_FORMAT, .epoch = epoch};
+    memcpy(row.uuid, uuid, sizeof row.uuid);
+    rocksdb_writebatch_put_cf(c->batch, c->cf[CF_META], store_key, sizeof store_key - 1, (const char *)&row,
+                              sizeof row);
+}
+
+unsigned catalog_batch_rows(const struct catalog *c)
+{
+    return (unsigned)rocksdb_writebatch_count(c->batch);
+}
+
+int catalog_commit(struct catalog *c, bool sync)
+{
+    if (rocksdb_writebatch_count(c->batch) == 0)
+        return CS_OK;
+    rocksdb_writeoptions_t *wo = rocksdb_writeoptions_create();
+    rocksdb_writeoptions_set_sync(wo, sync);
+    char *problem = NULL;
+    rocksdb_write(c->db, wo, c->batch, &problem);
+    rocksdb_writebatch_clear(c->batch);
+    rocksdb_writeoptions_destroy(wo);
+    if (problem == NULL)
+        return CS_OK;
+    rocksdb_free(problem);
+    return CS_EIO;
+}

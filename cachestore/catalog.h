@@ -1,0 +1,54 @@
+/*
+ * The catalogue: which records a store has, in RocksDB. Nothing outside catalog.c knows RocksDB.
+ *
+ * Column family `record`: spans (a row of formats/record.h) and notes (formats/note_row.h), keyed by kind,
+ * then sequence and nonce big-endian, so that a scan runs by age. Column family `meta`: the times of last
+ * use, and one row that says whose catalogue this is and how often it was opened; that row is written last
+ * when a catalogue is made or rebuilt, so one that was cut short is recognised by its absence.
+ *
+ * Every row can be made again from the volumes (notes and use times excepted), so any failure to open or read
+ * is answered with CS_ECORRUPT and the caller rebuilds.
+ *
+ * Threads: one thread at a time: the opener, then the tier's catalogue thread.
+ */
+#ifndef ISOTHERM_CACHESTORE_CATALOG_H
+#define ISOTHERM_CACHESTORE_CATALOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cachestore/tier_disk.h"
+
+struct catalog;
+
+/* Opens DIR/catalog; `share_bytes` sizes its buffers. A new one is made when there is none (not when
+ * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM; err has one line. */
+int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
+                 size_t err_len);
+/* Writes memtables out, so that the next open has no log to replay, and closes. */
+void catalog_close(struct catalog *c);
+/* Removes DIR/catalog. 0 or -errno. */
+int catalog_remove(int dir_fd);
+/* Bytes its files take in the file system. */
+uint64_t catalog_disk_bytes(int dir_fd);
+
+/* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
+int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
+
+enum catalog_kind { CATALOG_SPAN, CATALOG_NOTES, CATALOG_USED };
+typedef int (*catalog_row_fn)(void *ctx, struct record_id id, const void *value, size_t len);
+/* Calls fn for each row of a kind; value is 8-byte aligned and valid during the call. CS_OK, CS_ECORRUPT,
+ * CS_ENOMEM, or what fn returned, if not 0: then the scan stops. */
+int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, catalog_row_fn fn, void *ctx);
+
+/* One batch, applied whole or not at all. The calls before the commit cannot fail. */
+void catalog_put(struct catalog *c, enum catalog_kind kind, struct record_id id, const void *value,
+                 size_t len);
+void catalog_delete(struct catalog *c, enum catalog_kind kind, struct record_id id);
+void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch);
+/* sync: the log is synced before it returns. CS_OK or CS_EIO; the batch is empty afterwards either way. */
+int catalog_commit(struct catalog *c, bool sync);
+unsigned catalog_batch_rows(const struct catalog *c);
+
+#endif

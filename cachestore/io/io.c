@@ -1,0 +1,196 @@
+/*
+ * The request queue of io.h. Two FIFO lists; a write is started only when no read waits, and writes hold at
+ * most a quarter of the bytes in flight, so that a read never queues behind more than that in the device.
+ */
+#include "cachestore/io/io.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+enum { WRITE_SHARE = 4 };
+
+struct io_list {
+    struct io_op *head, **tail;
+};
+
+struct io {
+    struct io_engine *engine;
+    struct io_list reads, writes;
+    uint64_t inflight_limit, inflight, inflight_writes;
+    unsigned n_inflight, n_pending;
+};
+
+static void list_init(struct io_list *l)
+{
+    l->head = NULL;
+    l->tail = &l->head;
+}
+
+static void list_push(struct io_list *l, struct io_op *op)
+{
+    op->next = NULL;
+    *l->tail = op;
+    l->tail = &op->next;
+}
+
+static void list_push_front(struct io_list *l, struct io_op *op)
+{
+    op->next = l->head;
+    l->head = op;
+    if (op->next == NULL)
+        l->tail = &op->next;
+}
+
+static struct io_op *list_pop(struct io_list *l)
+{
+    struct io_op *op = l->head;
+    if (op != NULL) {
+        l->head = op->next;
+        if (l->head == NULL)
+            l->tail = &l->head;
+    }
+    return op;
+}
+
+static struct io_list *list_of(struct io *io, const struct io_op *op)
+{
+    return op->kind == IO_READ ? &io->reads : &io->writes;
+}
+
+static void finish(struct io *io, struct io_op *op, int result)
+{
+    io->n_pending--;
+    op->done(op, result);
+}
+
+/* Drops the n bytes that were moved from the front of op's list. */
+static void op_advance(struct io_op *op, uint64_t n)
+{
+    op->offset += n;
+    op->left -= n;
+    while (n > 0 && op->n_iov > 0) {
+        if (n < op->iov->iov_len) {
+            op->iov->iov_base = (char *)op->iov->iov_base + n;
+            op->iov->iov_len -= n;
+            return;
+        }
+        n -= op->iov->iov_len;
+        op->iov++;
+        op->n_iov--;
+    }
+}
+
+static void complete(void *ctx, struct io_op *op, int result)
+{
+    struct io *io = ctx;
+    io->n_inflight--;
+    io->inflight -= op->bytes;
+    if (op->kind == IO_WRITE)
+        io->inflight_writes -= op->bytes;
+    if (result == -EINTR || result == -EAGAIN) {
+        list_push_front(list_of(io, op), op);
+        return;
+    }
+    if (result < 0 || op->kind == IO_SYNC) {
+        finish(io, op, result < 0 ? result : 0);
+        return;
+    }
+    if ((uint64_t)result >= op->left) {
+        op->left = 0;
+        finish(io, op, 0);
+        return;
+    }
+    /* Nothing moved: the end of the file for a read, a full device for a write. A piece that is no multiple
+     * of a sector cannot be continued with O_DIRECT, and only an end of file makes one. */
+    if (result == 0 || result % 512 != 0) {
+        finish(io, op, op->kind == IO_READ ? -ENODATA : -EIO);
+        return;
+    }
+    op_advance(op, (uint64_t)result);
+    list_push_front(list_of(io, op), op);
+}
+
+struct io *io_open(struct io_engine *engine, uint64_t inflight_bytes)
+{
+    struct io *io = calloc(1, sizeof *io);
+    if (io == NULL) {
+        engine->ops->close(engine);
+        return NULL;
+    }
+    list_init(&io->reads);
+    list_init(&io->writes);
+    io->inflight_limit = inflight_bytes;
+    io->engine = engine;
+    engine->complete = complete;
+    engine->ctx = io;
+    return io;
+}
+
+void io_add(struct io *io, struct io_op *op)
+{
+    op->left = op->bytes;
+    io->n_pending++;
+    list_push(list_of(io, op), op);
+}
+
+static bool fits(const struct io *io, const struct io_op *op)
+{
+    /* One request larger than the bound must still pass, alone. */
+    if (op->kind == IO_WRITE && io->inflight_writes > 0 &&
+        io->inflight_writes + op->bytes > io->inflight_limit / WRITE_SHARE)
+        return false;
+    return io->n_inflight == 0 || io->inflight + op->bytes <= io->inflight_limit;
+}
+
+static void start_some(struct io *io)
+{
+    for (;;) {
+        struct io_list *l = io->reads.head != NULL ? &io->reads : &io->writes;
+        struct io_op *op = l->head;
+        if (op == NULL || !fits(io, op))
+            return;
+        if (io->engine->ops->submit(io->engine, op) != 0)
+            return;
+        list_pop(l);
+        io->n_inflight++;
+        io->inflight += op->bytes;
+        if (op->kind == IO_WRITE)
+            io->inflight_writes += op->bytes;
+    }
+}
+
+void io_run(struct io *io, int timeout_ms)
+{
+    start_some(io);
+    io->engine->ops->wait(io->engine, timeout_ms);
+    start_some(io);
+}
+
+void io_wake(struct io *io)
+{
+    io->engine->ops->wake(io->engine);
+}
+
+unsigned io_pending(const struct io *io)
+{
+    return io->n_pending;
+}
+
+const char *io_engine_name(const struct io *io)
+{
+    return io->engine->ops->name;
+}
+
+void io_counters(const struct io *io, uint64_t *sqes, uint64_t *submissions)
+{
+    *sqes = io->engine->sqes;
+    *submissions = io->engine->submissions;
+}
+
+void io_close(struct io *io)
+{
+    if (io == NULL)
+        return;
+    io->engine->ops->close(io->engine);
+    free(io);
+}

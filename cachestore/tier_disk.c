@@ -1,0 +1,379 @@
+/*
+ * The calls of tier_disk.h and the table of records. A call does what must be exact at once (it counts bytes
+ * in the budget, it marks a record deleted), puts the rest into the inbox and wakes the I/O thread if that
+ * sleeps.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cachestore/tier_disk_impl.h"
+#include "formats/note_row.h"
+
+/* ---- the table --------------------------------------------------------------------------------------- */
+
+static size_t table_slot(const struct tier_disk *t, struct record_id id)
+{
+    /* Sequences count up, so their low bits spread by themselves. */
+    return (size_t)(id.sequence ^ id.sequence >> 32) & (t->table_size - 1);
+}
+
+struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id)
+{
+    if (t->table_size == 0)
+        return NULL;
+    struct disk_record *rec = t->table[table_slot(t, id)];
+    while (rec != NULL && (rec->id.sequence != id.sequence || rec->id.nonce != id.nonce))
+        rec = rec->table_next;
+    return rec;
+}
+
+static int table_grow(struct tier_disk *t)
+{
+    size_t size = t->table_size == 0 ? 256 : 2 * t->table_size, old_size = t->table_size;
+    struct disk_record **old = t->table, **table = calloc(size, sizeof *table);
+    if (table == NULL)
+        return CS_ENOMEM;
+    t->table = table;
+    t->table_size = size;
+    for (size_t i = 0; i < old_size; i++) {
+        for (struct disk_record *rec = old[i], *next; rec != NULL; rec = next) {
+            next = rec->table_next;
+            struct disk_record **slot = &table[table_slot(t, rec->id)];
+            rec->table_next = *slot;
+            *slot = rec;
+        }
+    }
+    free(old);
+    atomic_fetch_add(&t->stats.memory_bytes, (size - old_size) * sizeof *table);
+    return CS_OK;
+}
+
+int tier_record_insert(struct tier_disk *t, struct disk_record *rec)
+{
+    if (t->n_records >= t->table_size && table_grow(t) != CS_OK && t->table_size == 0)
+        return CS_ENOMEM;
+    struct disk_record **slot = &t->table[table_slot(t, rec->id)];
+    rec->table_next = *slot;
+    *slot = rec;
+    t->n_records++;
+    atomic_fetch_add(&t->stats.memory_bytes, sizeof *rec);
+    return CS_OK;
+}
+
+void tier_record_remove(struct tier_disk *t, struct disk_record *rec)
+{
+    struct disk_record **at = &t->table[table_slot(t, rec->id)];
+    while (*at != NULL && *at != rec)
+        at = &(*at)->table_next;
+    if (*at == NULL)
+        return;
+    *at = rec->table_next;
+    t->n_records--;
+    atomic_fetch_sub(&t->stats.memory_bytes, sizeof *rec);
+}
+
+struct disk_record *tier_record_new(const struct tier_disk *t, const struct fmt_record *r)
+{
+    struct disk_record *rec = calloc(1, sizeof *rec);
+    if (rec == NULL)
+        return NULL;
+    rec->id = (struct record_id){.nonce = r->id_nonce, .sequence = r->id_sequence};
+    rec->n_pages = r->n_pages;
+    rec->header_bytes =
+        (uint32_t)fmt_record_header_bytes(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes);
+    rec->bytes = (uint64_t)fmt_record_chunks(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes) *
+                 t->chunk_bytes;
+    rec->runs = &rec->one;
+    return rec;
+}
+
+int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs)
+{
+    if (n_runs > 1) {
+        struct fmt_record_run *copy = malloc(n_runs * sizeof *copy);
+        if (copy == NULL)
+            return CS_ENOMEM;
+        memcpy(copy, runs, n_runs * sizeof *copy);
+        rec->runs = copy;
+    } else {
+        rec->one = runs[0];
+        rec->runs = &rec->one;
+    }
+    rec->n_runs = n_runs;
+    return CS_OK;
+}
+
+void tier_record_free(struct disk_record *rec)
+{
+    if (rec == NULL)
+        return;
+    if (rec->runs != &rec->one)
+        free(rec->runs);
+    free(rec);
+}
+
+/* ---- small ------------------------------------------------------------------------------------------- */
+
+void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
+{
+    if (t->log == NULL)
+        return;
+    char line[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    t->log(t->log_ctx, level, line);
+}
+
+uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
+{
+    uint64_t share = catalog_bytes > t->catalog_share ? catalog_bytes : t->catalog_share;
+    uint64_t rest =
+        t->budget > share + FMT_RECORD_ALIGN ? t->budget - share - FMT_RECORD_ALIGN : 0; /* STORE */
+    return rest / t->chunk_bytes * t->chunk_bytes;
+}
+
+uint64_t tier_disk_record_bytes(const struct tier_disk *t, uint32_t n_pages)
+{
+    return (uint64_t)fmt_record_chunks(n_pages, t->page_tokens, t->page_bytes, t->chunk_bytes) *
+           t->chunk_bytes;
+}
+
+int64_t tier_disk_free_bytes(const struct tier_disk *t)
+{
+    return atomic_load(&t->limit) - atomic_load(&t->committed);
+}
+
+struct record_id tier_disk_next_id(struct tier_disk *t)
+{
+    return (struct record_id){.nonce = t->nonce, .sequence = atomic_fetch_add(&t->sequence, 1)};
+}
+
+uint64_t tier_disk_pending_bytes(const struct tier_disk *t)
+{
+    return atomic_load(&t->pending);
+}
+
+uint64_t tier_disk_memory_bytes(const struct tier_disk *t)
+{
+    return atomic_load(&t->stats.memory_bytes);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------- */
+
+/* Lock held; released on return. */
+static void unlock_and_wake(struct tier_disk *t)
+{
+    /* Under the lock: once it is released, the I/O thread may see a close and be gone. */
+    if (t->io_sleeps)
+        io_wake(t->io);
+    t->io_sleeps = false;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_disk_write(struct tier_disk *t, struct tier_write *w)
+{
+    const struct span_record *s = &w->record;
+    struct fmt_record r = {.id_nonce = s->id.nonce,
+                           .id_sequence = s->id.sequence,
+                           .n_pages = s->n_pages,
+                           .page_tokens = t->page_tokens,
+                           .page_bytes = t->page_bytes,
+                           .chunk_bytes = t->chunk_bytes};
+    /* A record that cannot be made still gets its completion, on the I/O thread, which finds none in the
+     * table. */
+    struct disk_record *rec = tier_record_new(t, &r);
+    uint64_t bytes = rec != NULL ? rec->bytes : 0;
+    pthread_mutex_lock(&t->lock);
+    if (rec != NULL) {
+        rec->used_unix = s->used_unix;
+        rec->counted = true;
+        if (bytes == 0 || tier_record_find(t, rec->id) != NULL || tier_record_insert(t, rec) != CS_OK) {
+            tier_record_free(rec);
+            bytes = 0;
+        }
+    }
+    atomic_fetch_add(&t->committed, (int64_t)bytes);
+    atomic_fetch_add(&t->pending, tier_disk_record_bytes(t, s->n_pages));
+    w->tier_next = NULL;
+    *t->in_writes_tail = w;
+    t->in_writes_tail = &w->tier_next;
+    unlock_and_wake(t);
+}
+
+void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t n)
+{
+    if (n == 0)
+        return;
+    pthread_mutex_lock(&t->lock);
+    for (size_t i = 0; i < n; i++) {
+        reads[i]->tier_next = NULL;
+        *t->in_reads_tail = reads[i];
+        t->in_reads_tail = &reads[i]->tier_next;
+    }
+    unlock_and_wake(t);
+}
+
+static void push_row(struct tier_disk *t, struct row_op *op)
+{
+    op->next = NULL;
+    atomic_fetch_add(&t->pending, op->pending_bytes);
+    pthread_mutex_lock(&t->lock);
+    *t->in_rows_tail = op;
+    t->in_rows_tail = &op->next;
+    unlock_and_wake(t);
+}
+
+int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n)
+{
+    size_t data_bytes = 0;
+    for (size_t i = 0; i < n->n_notes; i++) {
+        if (n->notes[i].len > FMT_NOTE_BYTES_MAX)
+            return CS_EINVAL;
+        data_bytes += n->notes[i].len;
+    }
+    if (n->n_notes > UINT32_MAX)
+        return CS_EINVAL;
+    size_t len = fmt_note_row_bytes((uint32_t)n->n_notes, data_bytes);
+    if (atomic_load(&t->stats.catalog_bytes) + len > t->catalog_share)
+        return CS_EFULL;
+    struct row_op *op = malloc(sizeof *op + len);
+    if (op == NULL)
+        return CS_ENOMEM;
+    *op = (struct row_op){.id = n->id, .put = true, .len = len, .pending_bytes = len};
+    struct fmt_note_row row = {
+        .owner_nonce = n->owner.nonce, .owner_sequence = n->owner.sequence, .n_notes = (uint32_t)n->n_notes};
+    memcpy(row.fingerprint, t->fingerprint, sizeof row.fingerprint);
+    size_t at = fmt_note_row_begin(&row, op->value);
+    for (size_t i = 0; i < n->n_notes; i++) {
+        const struct cs_note *note = &n->notes[i];
+        struct fmt_note f = {.key = {note->key.lo, note->key.hi}, .data = note->data, .len = note->len};
+        at = fmt_note_row_add(&f, op->value, at);
+    }
+    push_row(t, op);
+    return CS_OK;
+}
+
+void tier_disk_delete_notes(struct tier_disk *t, struct record_id id)
+{
+    struct row_op *op = malloc(sizeof *op);
+    if (op == NULL)
+        return; /* the row is an orphan then, and goes at the next open */
+    *op = (struct row_op){.id = id, .put = false};
+    push_row(t, op);
+}
+
+void tier_disk_delete(struct tier_disk *t, struct record_id id)
+{
+    pthread_mutex_lock(&t->lock);
+    struct disk_record *rec = tier_record_find(t, id);
+    if (rec == NULL || atomic_exchange(&rec->deleted, true)) {
+        pthread_mutex_unlock(&t->lock);
+        return;
+    }
+    if (rec->counted)
+        atomic_fetch_sub(&t->committed, (int64_t)rec->bytes);
+    rec->counted = false;
+    rec->list_next = t->in_deletes;
+    t->in_deletes = rec;
+    unlock_and_wake(t);
+}
+
+void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix)
+{
+    enum { TOUCHES_MAX = 1 << 16 };
+    pthread_mutex_lock(&t->lock);
+    if (tier_record_find(t, id) == NULL)
+        goto out;
+    if (t->n_in_touches == t->room_in_touches) {
+        size_t room = t->room_in_touches == 0 ? 64 : 2 * t->room_in_touches;
+        struct touch *larger = room > TOUCHES_MAX ? NULL : realloc(t->in_touches, room * sizeof *larger);
+        if (larger == NULL)
+            goto out; /* a time of use is worth neither memory nor an error */
+        t->in_touches = larger;
+        t->room_in_touches = room;
+    }
+    t->in_touches[t->n_in_touches++] = (struct touch){.id = id, .used_unix = used_unix};
+    unlock_and_wake(t);
+    return;
+out:
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_disk_kick(struct tier_disk *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->in_kick = true;
+    unlock_and_wake(t);
+}
+
+void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
+{
+    const struct tier_stats *s = &t->stats;
+    out->disk_on = true;
+    out->disk_engine = io_engine_name(t->io);
+    out->disk_bytes = atomic_load(&s->volume_bytes) + atomic_load(&s->catalog_bytes) + FMT_RECORD_ALIGN;
+    out->disk_budget = t->budget;
+    out->disk_spans = atomic_load(&s->spans);
+    out->pending_bytes = tier_disk_pending_bytes(t);
+    out->records_foreign = atomic_load(&s->records_foreign);
+    out->spans_written = atomic_load(&s->spans_written);
+    out->bytes_written = atomic_load(&s->bytes_written);
+    out->spans_read = atomic_load(&s->spans_read);
+    out->bytes_read = atomic_load(&s->bytes_read);
+    out->syncs = atomic_load(&s->syncs);
+    out->catalog_batches = atomic_load(&s->catalog_batches);
+    out->catalog_rows = atomic_load(&s->catalog_rows);
+    out->corrupt_header = atomic_load(&s->corrupt_header);
+    out->corrupt_tokens = atomic_load(&s->corrupt_tokens);
+    out->corrupt_payload = atomic_load(&s->corrupt_payload);
+    out->io_errors = atomic_load(&s->io_errors);
+    out->dropped_disk_full = atomic_load(&s->dropped_disk_full);
+    out->sqes = atomic_load(&s->sqes);
+    out->submissions = atomic_load(&s->submissions);
+}
+
+void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms)
+{
+    if (t == NULL)
+        return;
+    if (t->io_thread_runs) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        pthread_mutex_lock(&t->lock);
+        t->in_close = true;
+        t->close_at_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + deadline_ms;
+        unlock_and_wake(t);
+        pthread_join(t->io_thread, NULL);
+    }
+    if (t->catalog_thread_runs) {
+        pthread_mutex_lock(&t->lock);
+        t->catalog_stop = true;
+        pthread_cond_broadcast(&t->changed);
+        pthread_mutex_unlock(&t->lock);
+        pthread_join(t->catalog_thread, NULL);
+    }
+    catalog_close(t->catalog);
+    volumes_close(&t->volumes);
+    for (size_t i = 0; i < t->table_size; i++) {
+        for (struct disk_record *rec = t->table[i], *next; rec != NULL; rec = next) {
+            next = rec->table_next;
+            tier_record_free(rec);
+        }
+    }
+    free(t->table);
+    free(t->in_touches);
+    free(t->touches);
+    free(t->foreign);
+    free(t->dir);
+    if (t->dir_fd >= 0)
+        close(t->dir_fd); /* the lock */
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->changed);
+    free(t);
+}

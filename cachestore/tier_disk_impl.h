@@ -1,0 +1,207 @@
+/*
+ * Inside of the disk tier, shared by its files and nobody else:
+ *
+ *   tier_disk.c        the calls of tier_disk.h, the table of records, both threads' loops, commits and
+ * deletes tier_disk_move.c   one record's bytes between memory and volumes: building requests, verifying what
+ * was read tier_disk_open.c   open: rows, conflicts, rebuild from headers, events
+ *
+ * Life of a record:
+ *
+ *   write()          chunks found      data in file          fdatasync        catalogue batch
+ *   QUEUED ----------> WRITING ---------> WRITTEN ----------> COMMITTING ----------> DURABLE
+ *      |                  |                  |                                          | delete()
+ *      +------------------+------------------+--> gone (no row was ever written)        v
+ *                                                                   row deleted, last read ended --> gone
+ *
+ * Threads and lock. Any thread: the calls, which put work into the inbox. I/O thread: everything else
+ * (volumes, io, record states, all completions). Catalogue thread: RocksDB, one group at a time. `lock`
+ * guards the inbox, the table and the groups handed between the two threads; it is held for list operations
+ * only, never over a system call (but the wake-up) or a callback, and no other lock is taken under it.
+ */
+#ifndef ISOTHERM_CACHESTORE_TIER_DISK_IMPL_H
+#define ISOTHERM_CACHESTORE_TIER_DISK_IMPL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "cachestore/catalog.h"
+#include "cachestore/io/io.h"
+#include "cachestore/store_file.h"
+#include "cachestore/tier_disk.h"
+#include "cachestore/volumes.h"
+
+enum record_state { REC_QUEUED, REC_WRITING, REC_WRITTEN, REC_COMMITTING, REC_DURABLE, REC_GONE };
+
+struct disk_record {
+    struct record_id id;
+    struct disk_record *table_next;
+    struct disk_record *list_next; /* the inbox's deletes, then the group's */
+    uint64_t bytes;                /* of its chunks */
+    int64_t used_unix;
+    uint32_t n_pages, header_bytes;
+    uint32_t readers; /* reads in flight */
+    uint32_t n_runs;
+    struct fmt_record_run one, *runs; /* runs is &one where there is one */
+    uint8_t state;
+    bool foreign;        /* of another fingerprint or geometry: never served, first to leave */
+    bool counted;        /* its bytes are in `committed`; under lock */
+    atomic_bool deleted; /* asked for; no read begins */
+    bool delete_seen;    /* the I/O thread has taken the delete from the inbox */
+};
+
+/* One record's bytes on their way. */
+struct transfer_op {
+    struct io_op op;
+    uint64_t from, to; /* of the record's bytes */
+};
+struct transfer {
+    struct tier_disk *t;
+    struct disk_record *rec;
+    struct tier_write *w; /* one of the two */
+    struct tier_read *r;
+    uint8_t *header;
+    struct transfer_op *ops;
+    struct iovec *iov;
+    uint32_t n_ops, ops_left;
+    int error; /* first -errno */
+    /* reads */
+    uint16_t *page_ops_left; /* requests that still touch a page; PAGE_VERIFIED afterwards */
+    bool header_ok;
+    enum tier_result result;
+    /* writes */
+    uint8_t *row;
+    size_t row_bytes;
+    struct transfer *next;
+};
+
+/* A change of a row that has no chunks: notes written or deleted. */
+struct row_op {
+    struct row_op *next;
+    struct record_id id;
+    uint64_t pending_bytes;
+    bool put;
+    size_t len;
+    uint8_t value[];
+};
+
+struct touch {
+    struct record_id id;
+    int64_t used_unix;
+};
+
+/* What goes to the catalogue in one batch. */
+struct group {
+    struct group *next;
+    struct tier_disk *t;
+    struct transfer *writes;
+    struct row_op *rows;
+    struct disk_record *deletes;
+    struct touch *touches;
+    size_t n_touches;
+    struct io_op *syncs;
+    uint32_t syncs_left;
+    bool sync_failed;
+    int result; /* the commit's */
+};
+
+struct tier_stats {
+    atomic_uint_fast64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches,
+        catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full, sqes,
+        submissions, spans, records_foreign, volume_bytes, catalog_bytes, memory_bytes;
+};
+
+struct tier_disk {
+    /* Fixed after open. */
+    struct store_file store;
+    uint8_t fingerprint[32];
+    uint32_t page_tokens, chunk_bytes;
+    uint64_t page_bytes, stride;
+    uint64_t budget, catalog_share, flush_bytes, inflight_bytes;
+    uint32_t flush_interval_ms;
+    int dir_fd;
+    char *dir;
+    void (*log)(void *ctx, enum cs_log_level level, const char *line);
+    void *log_ctx;
+    pthread_t io_thread, catalog_thread;
+    bool io_thread_runs, catalog_thread_runs;
+
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* the catalogue thread's queue; the I/O thread's start */
+    /* Under lock. */
+    struct disk_record **table;
+    size_t table_size, n_records;
+    struct tier_read *in_reads, **in_reads_tail;
+    struct tier_write *in_writes, **in_writes_tail;
+    struct disk_record *in_deletes;
+    struct row_op *in_rows, **in_rows_tail;
+    struct touch *in_touches;
+    size_t n_in_touches, room_in_touches;
+    bool in_kick, in_close, io_sleeps, catalog_stop;
+    uint64_t close_at_ms;
+    struct group *to_catalog, **to_catalog_tail, *from_catalog;
+    int io_started; /* 0 not yet, 1 yes, -1 failed: start_reason says why */
+    char start_reason[160];
+
+    /* Any thread. */
+    atomic_int_fast64_t committed; /* bytes of own records, queued ones included, deleted ones not */
+    atomic_int_fast64_t limit;     /* bytes the volumes may take */
+    atomic_uint_fast64_t pending, sequence;
+    uint64_t nonce;
+    atomic_bool catalog_broken;
+    struct tier_stats stats;
+
+    /* I/O thread (and the opener before it serves). */
+    struct io *io;
+    struct volumes volumes;
+    struct tier_read *reads; /* taken from the inbox, not begun */
+    struct tier_write *writes, **writes_tail;
+    struct transfer *writing; /* data in flight, for a failed sync to find */
+    struct transfer *written, **written_tail;
+    uint64_t writing_bytes, written_bytes;
+    struct row_op *rows, **rows_tail;
+    struct touch *touches;
+    size_t n_touches;
+    struct disk_record *row_deletes;
+    unsigned n_dying; /* records whose chunks will be free once deletes and reads have ended */
+    bool flushing, deleting, kick, closing, cancel_all;
+    bool flush_timer;
+    uint64_t flush_at_ms;
+    struct disk_record **foreign; /* oldest use first */
+    size_t n_foreign, next_foreign;
+
+    /* Catalogue thread (and the opener). */
+    struct catalog *catalog;
+};
+
+enum { MOVE_OP_BYTES = 1 << 20 };
+
+/* tier_disk.c */
+struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id); /* lock held */
+int tier_record_insert(struct tier_disk *t, struct disk_record *rec); /* lock held; 0 or CS_ENOMEM */
+struct disk_record *tier_record_new(const struct tier_disk *t, const struct fmt_record *r);
+void tier_record_remove(struct tier_disk *t, struct disk_record *rec); /* lock held */
+void tier_record_free(struct disk_record *rec);
+int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs);
+void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
+void *tier_io_main(void *arg);
+void *tier_catalog_main(void *arg);
+/* A read or write of a record has ended and x was unlinked from everything; frees x. */
+void tier_read_ended(struct transfer *x, enum tier_result result);
+void tier_write_landed(struct transfer *x);
+
+/* tier_disk_move.c */
+/* The transfer is begun or *x is NULL and the result says why not. */
+enum tier_result move_read_begin(struct tier_disk *t, struct disk_record *rec, struct tier_read *r);
+enum tier_result move_write_begin(struct tier_disk *t, struct disk_record *rec, struct tier_write *w,
+                                  struct transfer **out);
+void transfer_free(struct transfer *x);
+
+/* tier_disk_open.c */
+/* Scans all volumes for record headers; fn gets those that are whole and lie where they say. Used by
+ * inspection, too. 0 or a CS_E code. */
+int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
+                         int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx);
+
+#endif

@@ -1,0 +1,674 @@
+/*
+ * The two threads of the disk tier.
+ *
+ * I/O thread: one turn takes the inbox, ends what the catalogue has committed, begins reads, then writes,
+ * then a flush if one is due, and sleeps in the ring until a request completes, somebody wakes it or the
+ * flush timer runs out.
+ *
+ * A flush is a group: the records whose data has landed since the last one, and the note rows and use times
+ * that have come in. Volumes are synced, then the catalogue thread commits the group as one batch and hands
+ * it back; one flush is under way at a time. Its batch is synced to RocksDB's log as well (0.5 ms once a
+ * second buys that "durable" also means power cuts). Deletes are committed in batches of their own, unsynced
+ * and at once, because writes wait for the chunks: a power cut may bring a deleted row back, and then the
+ * chunk's later owner wins at open, or the checksums of the stale record fail.
+ *
+ * A failed sync fails everything since the last good one: records in the group, records landed meanwhile and
+ * records whose data is in flight. Their chunks are not used again before the next open, because nobody knows
+ * what is in them.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cachestore/tier_disk_impl.h"
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- records' ends ----------------------------------------------------------------------------------- */
+
+/* Takes rec out of the table and, where its chunks are known to be idle, frees them. keep_chunks: they may
+ * hold anything, or a row may still name them; they stay used and in the budget. */
+static void record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks)
+{
+    pthread_mutex_lock(&t->lock);
+    if (rec->counted && !keep_chunks)
+        atomic_fetch_sub(&t->committed, (int64_t)rec->bytes);
+    if (!rec->counted && keep_chunks)
+        atomic_fetch_add(&t->committed, (int64_t)rec->bytes);
+    rec->counted = false;
+    tier_record_remove(t, rec);
+    if (atomic_load(&rec->deleted) && !rec->delete_seen) { /* still in the inbox */
+        struct disk_record **at = &t->in_deletes;
+        while (*at != rec)
+            at = &(*at)->list_next;
+        *at = rec->list_next;
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (rec->n_runs > 0 && !keep_chunks) {
+        volumes_release(&t->volumes, rec->runs, rec->n_runs);
+        volumes_trim(&t->volumes);
+    }
+    tier_record_free(rec);
+}
+
+static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_result result)
+{
+    uint64_t bytes = tier_disk_record_bytes(t, w->record.n_pages);
+    if (result == TIER_EIO)
+        atomic_fetch_add(&t->stats.io_errors, 1);
+    w->durable(w->ctx, w, result);
+    atomic_fetch_sub(&t->pending, bytes);
+}
+
+/* A write that ends without a row. */
+static void transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks)
+{
+    struct tier_disk *t = x->t;
+    struct tier_write *w = x->w;
+    record_end(t, x->rec, keep_chunks);
+    transfer_free(x);
+    write_end(t, w, result);
+}
+
+/* ---- reads ------------------------------------------------------------------------------------------- */
+
+void tier_read_ended(struct transfer *x, enum tier_result result)
+{
+    struct tier_disk *t = x->t;
+    struct tier_read *r = x->r;
+    struct disk_record *rec = x->rec;
+    transfer_free(x);
+    struct tier_stats *s = &t->stats;
+    switch (result) {
+    case TIER_OK:
+        atomic_fetch_add(&s->spans_read, 1);
+        atomic_fetch_add(&s->bytes_read, r->n_pages * t->stride);
+        break;
+    case TIER_CORRUPT_HEADER:
+        atomic_fetch_add(&s->corrupt_header, 1);
+        break;
+    case TIER_CORRUPT_TOKENS:
+        atomic_fetch_add(&s->corrupt_tokens, 1);
+        break;
+    case TIER_CORRUPT_PAYLOAD:
+        atomic_fetch_add(&s->corrupt_payload, 1);
+        break;
+    default:
+        atomic_fetch_add(&s->io_errors, 1);
+        break;
+    }
+    if (--rec->readers == 0 && rec->state == REC_GONE) {
+        t->n_dying--;
+        record_end(t, rec, false);
+    }
+    r->done(r->ctx, r, result);
+}
+
+static void reads_begin(struct tier_disk *t)
+{
+    struct tier_read *r;
+    while ((r = t->reads) != NULL) {
+        t->reads = r->tier_next;
+        enum tier_result result = TIER_CANCELLED;
+        if (!t->cancel_all && !atomic_load(&r->cancel)) {
+            pthread_mutex_lock(&t->lock);
+            struct disk_record *rec = tier_record_find(t, r->record.id);
+            pthread_mutex_unlock(&t->lock);
+            if (rec == NULL || rec->state != REC_DURABLE || rec->foreign || atomic_load(&rec->deleted))
+                result = TIER_NOTFOUND;
+            else
+                result = move_read_begin(t, rec, r);
+        }
+        if (result == TIER_CORRUPT_HEADER)
+            atomic_fetch_add(&t->stats.corrupt_header, 1);
+        if (result != TIER_OK)
+            r->done(r->ctx, r, result);
+    }
+}
+
+/* ---- writes ------------------------------------------------------------------------------------------ */
+
+void tier_write_landed(struct transfer *x)
+{
+    struct tier_disk *t = x->t;
+    struct transfer **at = &t->writing;
+    while (*at != x)
+        at = &(*at)->next;
+    *at = x->next;
+    x->next = NULL;
+    t->writing_bytes -= x->rec->bytes;
+    /* What has landed now is not covered by a sync that began before. */
+    for (uint32_t i = 0; i < x->rec->n_runs; i++)
+        t->volumes.volume[x->rec->runs[i].volume].dirty = true;
+    if (x->error != 0) {
+        transfer_abandon(x, x->error == -ENOSPC ? TIER_ENOSPC : TIER_EIO, x->error != -ENOSPC);
+        return;
+    }
+    if (t->cancel_all || x->rec->delete_seen) {
+        transfer_abandon(x, TIER_CANCELLED, false);
+        return;
+    }
+    x->rec->state = REC_WRITTEN;
+    t->written_bytes += x->rec->bytes;
+    *t->written_tail = x;
+    t->written_tail = &x->next;
+}
+
+/* Begins deleting records of other fingerprints, least recently used first, for n more bytes. */
+static void foreign_evict(struct tier_disk *t, uint64_t bytes)
+{
+    for (uint64_t freed = 0; freed < bytes && t->next_foreign < t->n_foreign;) {
+        struct disk_record *rec = t->foreign[t->next_foreign++];
+        atomic_store(&rec->deleted, true);
+        rec->delete_seen = true;
+        rec->list_next = t->row_deletes;
+        t->row_deletes = rec;
+        t->n_dying++;
+        freed += rec->bytes;
+    }
+}
+
+/* Finds room and begins the data of one write. false: it must wait for chunks. */
+static bool write_begin(struct tier_disk *t, struct tier_write *w)
+{
+    pthread_mutex_lock(&t->lock);
+    struct disk_record *rec = tier_record_find(t, w->record.id);
+    pthread_mutex_unlock(&t->lock);
+    if (rec == NULL || rec->state != REC_QUEUED) {
+        write_end(t, w, TIER_EIO);
+        return true;
+    }
+    if (t->cancel_all || rec->delete_seen || atomic_load(&t->catalog_broken)) {
+        enum tier_result result = atomic_load(&t->catalog_broken) ? TIER_EIO : TIER_CANCELLED;
+        record_end(t, rec, false);
+        write_end(t, w, result);
+        return true;
+    }
+    uint32_t n_chunks = (uint32_t)(rec->bytes / t->chunk_bytes), n_runs = 0;
+    struct fmt_record_run *runs = malloc(n_chunks * sizeof *runs);
+    int rc = runs == NULL ? -ENOMEM : volumes_alloc(&t->volumes, n_chunks, runs, &n_runs);
+    if (rc == 0 && tier_record_set_runs(rec, runs, n_runs) != CS_OK) {
+        volumes_release(&t->volumes, runs, n_runs);
+        rc = -ENOMEM;
+    }
+    free(runs);
+    if (rc == -ENOSPC) {
+        if (t->n_dying == 0)
+            foreign_evict(t, rec->bytes);
+        if (t->n_dying > 0)
+            return false;
+        atomic_fetch_add(&t->stats.dropped_disk_full, 1);
+    }
+    enum tier_result result = rc == 0 ? TIER_OK : rc == -ENOSPC ? TIER_ENOSPC : TIER_EIO;
+    struct transfer *x = NULL;
+    if (result == TIER_OK)
+        result = move_write_begin(t, rec, w, &x);
+    if (result != TIER_OK) {
+        record_end(t, rec, false);
+        write_end(t, w, result);
+        return true;
+    }
+    rec->state = REC_WRITING;
+    x->next = t->writing;
+    t->writing = x;
+    t->writing_bytes += rec->bytes;
+    return true;
+}
+
+static void writes_begin(struct tier_disk *t)
+{
+    /* Enough begun that the device never waits for a header to be made, little enough that memory stays
+     * small. */
+    uint64_t window = t->inflight_bytes / 2;
+    while (t->writes != NULL && (t->writing_bytes == 0 || t->writing_bytes < window)) {
+        struct tier_write *w = t->writes;
+        struct tier_write *next = w->tier_next;
+        if (!write_begin(t, w)) {
+            return;
+        }
+        t->writes = next;
+        if (next == NULL)
+            t->writes_tail = &t->writes;
+    }
+}
+
+/* ---- deletes ----------------------------------------------------------------------------------------- */
+
+static void group_send(struct tier_disk *t, struct group *g)
+{
+    pthread_mutex_lock(&t->lock);
+    g->next = NULL;
+    *t->to_catalog_tail = g;
+    t->to_catalog_tail = &g->next;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* A delete that was asked for: what it means depends on how far the record has come. Those on their way are
+ * stopped where they are next looked at. */
+static void delete_take(struct tier_disk *t, struct disk_record *rec)
+{
+    rec->delete_seen = true;
+    if (rec->state != REC_DURABLE)
+        return;
+    t->n_dying++;
+    rec->list_next = t->row_deletes;
+    t->row_deletes = rec;
+}
+
+static void deletes_send(struct tier_disk *t)
+{
+    if (t->deleting || t->row_deletes == NULL)
+        return;
+    struct group *g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return; /* tried again next turn */
+    g->t = t;
+    g->deletes = t->row_deletes;
+    t->row_deletes = NULL;
+    t->deleting = true;
+    group_send(t, g);
+}
+
+static void deletes_end(struct tier_disk *t, struct group *g)
+{
+    struct disk_record *rec;
+    t->deleting = false;
+    while ((rec = g->deletes) != NULL) {
+        g->deletes = rec->list_next;
+        atomic_fetch_sub(rec->foreign ? &t->stats.records_foreign : &t->stats.spans, 1);
+        if (g->result != CS_OK) {
+            t->n_dying--;
+            if (rec->readers == 0)
+                record_end(t, rec, true);
+            continue; /* with readers: it stays in the table, marked deleted, its chunks used */
+        }
+        rec->state = REC_GONE;
+        if (rec->readers == 0) {
+            t->n_dying--;
+            record_end(t, rec, false);
+        }
+    }
+}
+
+/* ---- flush ------------------------------------------------------------------------------------------- */
+
+static void sync_failed(struct tier_disk *t)
+{
+    struct transfer *x;
+    while ((x = t->written) != NULL) {
+        t->written = x->next;
+        transfer_abandon(x, TIER_EIO, true);
+    }
+    t->written_tail = &t->written;
+    t->written_bytes = 0;
+    for (x = t->writing; x != NULL; x = x->next)
+        x->error = x->error != 0 ? x->error : -EIO;
+}
+
+/* The volumes of a group are synced: on to the catalogue, without what failed or was deleted meanwhile. */
+static void group_synced(struct tier_disk *t, struct group *g)
+{
+    struct transfer *keep = NULL, **tail = &keep, *x;
+    if (g->sync_failed) {
+        tier_log(t, CS_LOG_WARN,
+                 "disk cache: fdatasync failed; everything since the last good one counts as lost");
+        sync_failed(t);
+    }
+    while ((x = g->writes) != NULL) {
+        g->writes = x->next;
+        x->next = NULL;
+        if (g->sync_failed) {
+            transfer_abandon(x, TIER_EIO, true);
+        } else if (t->cancel_all || x->rec->delete_seen) {
+            transfer_abandon(x, TIER_CANCELLED, false);
+        } else {
+            x->rec->state = REC_COMMITTING;
+            *tail = x;
+            tail = &x->next;
+        }
+    }
+    g->writes = keep;
+    free(g->syncs);
+    g->syncs = NULL;
+    group_send(t, g);
+}
+
+static void sync_done(struct io_op *op, int result)
+{
+    struct group *g = op->ctx;
+    if (result < 0)
+        g->sync_failed = true;
+    if (--g->syncs_left == 0)
+        group_synced(g->t, g);
+}
+
+static bool flush_has_work(const struct tier_disk *t)
+{
+    return t->written != NULL || t->rows != NULL || t->n_touches > 0;
+}
+
+static bool flush_due(struct tier_disk *t)
+{
+    if (t->flushing || !flush_has_work(t)) {
+        if (!t->flushing)
+            t->flush_timer = false;
+        return false;
+    }
+    uint64_t now = now_ms();
+    if (!t->flush_timer) {
+        t->flush_timer = true;
+        t->flush_at_ms = now + t->flush_interval_ms;
+    }
+    /* Asked for: as soon as nothing more is on its way to the files. */
+    if ((t->kick || t->closing) && t->writing == NULL && (t->writes == NULL || t->n_dying > 0))
+        return true;
+    return t->written_bytes >= t->flush_bytes || now >= t->flush_at_ms;
+}
+
+static void flush_begin(struct tier_disk *t)
+{
+    uint32_t n_dirty = 0;
+    for (uint32_t i = 0; i < t->volumes.n_volumes && t->written != NULL; i++)
+        n_dirty += t->volumes.volume[i].dirty;
+    struct group *g = calloc(1, sizeof *g);
+    struct io_op *syncs = calloc(n_dirty + 1, sizeof *syncs);
+    if (g == NULL || syncs == NULL) {
+        free(g);
+        free(syncs);
+        t->flush_at_ms = now_ms() + t->flush_interval_ms; /* once more, later */
+        return;
+    }
+    g->t = t;
+    g->writes = t->written;
+    t->written = NULL;
+    t->written_tail = &t->written;
+    t->written_bytes = 0;
+    g->rows = t->rows;
+    t->rows = NULL;
+    t->rows_tail = &t->rows;
+    g->touches = t->touches;
+    g->n_touches = t->n_touches;
+    t->touches = NULL;
+    t->n_touches = 0;
+    t->flush_timer = false;
+    t->flushing = true;
+    g->syncs = syncs;
+    g->syncs_left = n_dirty;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < t->volumes.n_volumes && n < n_dirty; i++) {
+        struct volume *v = &t->volumes.volume[i];
+        if (!v->dirty)
+            continue;
+        v->dirty = false;
+        syncs[n] = (struct io_op){.kind = IO_SYNC, .fd = v->fd, .done = sync_done, .ctx = g};
+        io_add(t->io, &syncs[n++]);
+        atomic_fetch_add(&t->stats.syncs, 1);
+    }
+    if (n_dirty == 0)
+        group_synced(t, g);
+}
+
+static void flush_end(struct tier_disk *t, struct group *g)
+{
+    struct transfer *x;
+    t->flushing = false;
+    while ((x = g->writes) != NULL) {
+        g->writes = x->next;
+        struct disk_record *rec = x->rec;
+        struct tier_write *w = x->w;
+        if (g->result != CS_OK) {
+            /* Whether the row is there is unknown, so the chunks are neither free nor trusted. */
+            transfer_abandon(x, TIER_EIO, true);
+            continue;
+        }
+        rec->state = REC_DURABLE;
+        atomic_fetch_add(&t->stats.spans, 1);
+        atomic_fetch_add(&t->stats.spans_written, 1);
+        atomic_fetch_add(&t->stats.bytes_written, rec->header_bytes + rec->n_pages * t->stride);
+        transfer_free(x);
+        if (rec->delete_seen)
+            delete_take(t, rec);
+        write_end(t, w, TIER_OK);
+    }
+    struct row_op *row;
+    while ((row = g->rows) != NULL) {
+        g->rows = row->next;
+        atomic_fetch_sub(&t->pending, row->pending_bytes);
+        free(row);
+    }
+    free(g->touches);
+}
+
+/* ---- the I/O thread ---------------------------------------------------------------------------------- */
+
+static void touches_take(struct tier_disk *t, struct touch *touches, size_t n)
+{
+    struct touch *all = n == 0 ? NULL : realloc(t->touches, (t->n_touches + n) * sizeof *all);
+    if (all != NULL) {
+        memcpy(all + t->n_touches, touches, n * sizeof *all);
+        t->touches = all;
+        t->n_touches += n;
+    }
+    free(touches);
+}
+
+static void inbox_take(struct tier_disk *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->io_sleeps = false;
+    struct tier_read *reads = t->in_reads;
+    t->in_reads = NULL;
+    t->in_reads_tail = &t->in_reads;
+    if (t->in_writes != NULL) {
+        *t->writes_tail = t->in_writes;
+        t->writes_tail = t->in_writes_tail;
+        t->in_writes = NULL;
+        t->in_writes_tail = &t->in_writes;
+    }
+    if (t->in_rows != NULL) {
+        *t->rows_tail = t->in_rows;
+        t->rows_tail = t->in_rows_tail;
+        t->in_rows = NULL;
+        t->in_rows_tail = &t->in_rows;
+    }
+    struct disk_record *deletes = t->in_deletes;
+    t->in_deletes = NULL;
+    struct touch *touches = t->in_touches;
+    size_t n_touches = t->n_in_touches;
+    t->in_touches = NULL;
+    t->n_in_touches = t->room_in_touches = 0;
+    struct group *ended = t->from_catalog;
+    t->from_catalog = NULL;
+    t->kick = t->kick || t->in_kick;
+    t->in_kick = false;
+    t->closing = t->in_close;
+    pthread_mutex_unlock(&t->lock);
+
+    t->reads = reads; /* those of the last turn have all begun */
+    touches_take(t, touches, n_touches);
+    for (struct disk_record *rec = deletes, *next; rec != NULL; rec = next) {
+        next = rec->list_next;
+        delete_take(t, rec);
+    }
+    for (struct group *g = ended, *next; g != NULL; g = next) {
+        next = g->next;
+        if (g->deletes != NULL)
+            deletes_end(t, g);
+        else
+            flush_end(t, g);
+        free(g);
+    }
+    if (ended != NULL) {
+        uint64_t limit = tier_volume_limit(t, atomic_load(&t->stats.catalog_bytes));
+        atomic_store(&t->limit, (int64_t)limit);
+        if (limit != t->volumes.limit_bytes)
+            volumes_set_limit(&t->volumes, limit);
+    }
+}
+
+/* Past the deadline of close: what has not begun ends here; what is in flight must still be waited for. */
+static void cancel_everything(struct tier_disk *t)
+{
+    struct transfer *x;
+    t->cancel_all = true;
+    while ((x = t->written) != NULL) {
+        t->written = x->next;
+        transfer_abandon(x, TIER_CANCELLED, false);
+    }
+    t->written_tail = &t->written;
+    t->written_bytes = 0;
+    struct row_op *row;
+    while ((row = t->rows) != NULL) {
+        t->rows = row->next;
+        atomic_fetch_sub(&t->pending, row->pending_bytes);
+        free(row);
+    }
+    t->rows_tail = &t->rows;
+    t->n_touches = 0;
+}
+
+static bool all_done(const struct tier_disk *t)
+{
+    return t->writes == NULL && t->writing == NULL && !flush_has_work(t) && !t->flushing && !t->deleting &&
+           t->row_deletes == NULL && io_pending(t->io) == 0;
+}
+
+static int sleep_ms(struct tier_disk *t)
+{
+    uint64_t until = UINT64_MAX, now = now_ms();
+    if (t->flush_timer && !t->flushing)
+        until = t->flush_at_ms;
+    if (t->closing && !t->cancel_all && t->close_at_ms < until)
+        until = t->close_at_ms;
+    if (until == UINT64_MAX)
+        return -1;
+    return until <= now ? 0 : until - now > 3600000 ? 3600000 : (int)(until - now);
+}
+
+static void publish_counters(struct tier_disk *t)
+{
+    uint64_t sqes, submissions;
+    io_counters(t->io, &sqes, &submissions);
+    atomic_store_explicit(&t->stats.sqes, sqes, memory_order_relaxed);
+    atomic_store_explicit(&t->stats.submissions, submissions, memory_order_relaxed);
+    atomic_store_explicit(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes), memory_order_relaxed);
+}
+
+static int ring_open(struct tier_disk *t)
+{
+    struct io_engine *engine;
+    char reason[sizeof t->start_reason] = "";
+    int rc = io_uring_engine_open(&engine, reason, sizeof reason);
+    struct io *io = rc == 0 ? io_open(engine, t->inflight_bytes) : NULL;
+    pthread_mutex_lock(&t->lock);
+    t->io = io;
+    t->io_started = io != NULL ? 1 : -1;
+    memcpy(t->start_reason, reason, sizeof reason);
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    return io != NULL ? 0 : -1;
+}
+
+void *tier_io_main(void *arg)
+{
+    struct tier_disk *t = arg;
+    if (ring_open(t) != 0)
+        return NULL;
+    /* The opener owns everything until it serves; it says so through the inbox. */
+    pthread_mutex_lock(&t->lock);
+    while (t->io_started == 1)
+        pthread_cond_wait(&t->changed, &t->lock);
+    pthread_mutex_unlock(&t->lock);
+    for (;;) {
+        inbox_take(t);
+        if (t->closing && !t->cancel_all && now_ms() >= t->close_at_ms && !all_done(t))
+            cancel_everything(t);
+        reads_begin(t);
+        writes_begin(t);
+        deletes_send(t);
+        if (flush_due(t))
+            flush_begin(t);
+        if (t->kick && !t->flushing && t->writes == NULL && t->writing == NULL && !flush_has_work(t))
+            t->kick = false;
+        publish_counters(t);
+        pthread_mutex_lock(&t->lock);
+        bool inbox_empty = t->in_reads == NULL && t->in_writes == NULL && t->in_rows == NULL &&
+                           t->in_deletes == NULL && t->n_in_touches == 0 && t->from_catalog == NULL &&
+                           !t->in_kick && t->in_close == t->closing;
+        bool quit = inbox_empty && t->closing && all_done(t);
+        t->io_sleeps = inbox_empty;
+        pthread_mutex_unlock(&t->lock);
+        if (quit)
+            break;
+        io_run(t->io, inbox_empty ? sleep_ms(t) : 0);
+    }
+    io_close(t->io);
+    return NULL;
+}
+
+/* ---- the catalogue thread ---------------------------------------------------------------------------- */
+
+static void group_commit(struct tier_disk *t, struct group *g)
+{
+    struct catalog *c = t->catalog;
+    for (struct transfer *x = g->writes; x != NULL; x = x->next)
+        catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
+    for (struct row_op *row = g->rows; row != NULL; row = row->next) {
+        if (row->put)
+            catalog_put(c, CATALOG_NOTES, row->id, row->value, row->len);
+        else
+            catalog_delete(c, CATALOG_NOTES, row->id);
+    }
+    for (size_t i = 0; i < g->n_touches; i++)
+        catalog_put(c, CATALOG_USED, g->touches[i].id, &g->touches[i].used_unix,
+                    sizeof g->touches[i].used_unix);
+    for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
+        catalog_delete(c, CATALOG_SPAN, rec->id);
+        catalog_delete(c, CATALOG_USED, rec->id);
+    }
+    unsigned rows = catalog_batch_rows(c);
+    g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL);
+    if (rows > 0 && g->result == CS_OK) {
+        atomic_fetch_add(&t->stats.catalog_batches, 1);
+        atomic_fetch_add(&t->stats.catalog_rows, rows);
+    }
+    if (g->result != CS_OK && !atomic_exchange(&t->catalog_broken, true))
+        tier_log(t, CS_LOG_WARN, "disk cache: the catalogue cannot be written; what is stored is still read");
+    atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
+}
+
+void *tier_catalog_main(void *arg)
+{
+    struct tier_disk *t = arg;
+    pthread_mutex_lock(&t->lock);
+    for (;;) {
+        struct group *g = t->to_catalog;
+        if (g == NULL) {
+            if (t->catalog_stop)
+                break;
+            pthread_cond_wait(&t->changed, &t->lock);
+            continue;
+        }
+        t->to_catalog = g->next;
+        if (t->to_catalog == NULL)
+            t->to_catalog_tail = &t->to_catalog;
+        pthread_mutex_unlock(&t->lock);
+        group_commit(t, g);
+        pthread_mutex_lock(&t->lock);
+        g->next = t->from_catalog;
+        t->from_catalog = g;
+        bool wake = t->io_sleeps;
+        t->io_sleeps = false;
+        if (wake)
+            io_wake(t->io);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}

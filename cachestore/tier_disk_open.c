@@ -1,0 +1,579 @@
+/*
+ * Opening the disk tier: the directory's lock, the STORE file, volumes, catalogue, ring, then the rows.
+ *
+ * Rows are read newest first and claim their chunks, so where two rows claim one chunk (a power cut can bring
+ * a deleted row back) the highest sequence keeps it. Rows that lose, that do not decode or whose chunks are
+ * not in the files are deleted in the same batch that marks this opening, before anything is written.
+ *
+ * A catalogue that is missing, damaged, cut short while it was made, or another store's is removed and made
+ * again from the record headers in the volumes. Headers of records that were evicted may still lie there:
+ * they come back, which is harmless, because a record is served only after its ids and checksums have
+ * matched, and the newest owner of a chunk wins here, too. Notes and use times are lost with the catalogue.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cachestore/tier_disk_impl.h"
+#include "formats/note_row.h"
+
+enum { SEQUENCE_EPOCH_BITS = 32, SCAN_DEPTH = 64, REBUILD_BATCH_ROWS = 256 };
+
+/* ---- headers in the volumes -------------------------------------------------------------------------- */
+
+struct header_scan {
+    const struct volumes *v;
+    const uint8_t *store_uuid;
+    int (*fn)(void *ctx, const struct fmt_record *r, const void *header);
+    void *ctx;
+    int rc;
+};
+struct scan_slot {
+    struct io_op op;
+    struct iovec iov;
+    struct header_scan *scan;
+    uint8_t *buffer;
+    uint32_t volume, chunk;
+    int result;
+    bool busy;
+};
+
+static void scan_done(struct io_op *op, int result)
+{
+    struct scan_slot *s = op->ctx;
+    s->result = result;
+    s->busy = false;
+}
+
+/* The whole header at a chunk whose first FMT_RECORD_ALIGN bytes are in `head`, of more than that size. */
+static uint8_t *header_read(const struct volumes *v, uint32_t volume, uint32_t chunk, uint64_t bytes)
+{
+    uint8_t *whole = bytes > v->chunk_bytes ? NULL : aligned_alloc(FMT_RECORD_ALIGN, bytes);
+    if (whole == NULL)
+        return NULL;
+    uint64_t offset = (uint64_t)chunk * v->chunk_bytes, done = 0;
+    while (done < bytes) {
+        ssize_t n = pread(v->volume[volume].fd, whole + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0 || n % 512 != 0) {
+            free(whole);
+            return NULL;
+        }
+        done += (uint64_t)n;
+    }
+    return whole;
+}
+
+static void scan_look(struct scan_slot *s)
+{
+    struct header_scan *scan = s->scan;
+    uint64_t header_bytes;
+    struct fmt_record r;
+    if (s->result != 0 || fmt_record_peek(s->buffer, FMT_RECORD_ALIGN, &header_bytes) != FMT_RECORD_OK)
+        return;
+    uint8_t *whole =
+        header_bytes > FMT_RECORD_ALIGN ? header_read(scan->v, s->volume, s->chunk, header_bytes) : s->buffer;
+    if (whole != NULL && fmt_record_decode(whole, header_bytes, &r) == FMT_RECORD_OK &&
+        memcmp(r.store_uuid, scan->store_uuid, sizeof r.store_uuid) == 0 &&
+        r.chunk_bytes == scan->v->chunk_bytes && r.runs[0].volume == s->volume &&
+        r.runs[0].first_chunk == s->chunk)
+        scan->rc = scan->fn(scan->ctx, &r, whole);
+    if (whole != s->buffer)
+        free(whole);
+}
+
+int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
+                         int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx)
+{
+    struct header_scan scan = {.v = v, .store_uuid = store_uuid, .fn = fn, .ctx = ctx};
+    struct io_engine *engine;
+    char reason[160];
+    if (io_uring_engine_open(&engine, reason, sizeof reason) != 0)
+        return CS_EIO;
+    struct io *io = io_open(engine, SCAN_DEPTH * FMT_RECORD_ALIGN);
+    struct scan_slot *slots = calloc(SCAN_DEPTH, sizeof *slots);
+    uint8_t *buffers = aligned_alloc(FMT_RECORD_ALIGN, SCAN_DEPTH * FMT_RECORD_ALIGN);
+    if (io == NULL || slots == NULL || buffers == NULL) {
+        scan.rc = CS_ENOMEM;
+        goto out;
+    }
+    for (uint32_t volume = 0; volume < v->n_volumes && scan.rc == 0; volume++) {
+        uint32_t n = v->volume[volume].chunks.n;
+        for (uint32_t first = 0; first < n && scan.rc == 0; first += SCAN_DEPTH) {
+            uint32_t batch = n - first < SCAN_DEPTH ? n - first : SCAN_DEPTH;
+            for (uint32_t i = 0; i < batch; i++) {
+                struct scan_slot *s = &slots[i];
+                *s = (struct scan_slot){.scan = &scan,
+                                        .buffer = buffers + (size_t)i * FMT_RECORD_ALIGN,
+                                        .volume = volume,
+                                        .chunk = first + i,
+                                        .busy = true};
+                s->iov = (struct iovec){.iov_base = s->buffer, .iov_len = FMT_RECORD_ALIGN};
+                s->op = (struct io_op){.kind = IO_READ,
+                                       .fd = v->volume[volume].fd,
+                                       .offset = (uint64_t)s->chunk * v->chunk_bytes,
+                                       .iov = &s->iov,
+                                       .n_iov = 1,
+                                       .bytes = FMT_RECORD_ALIGN,
+                                       .done = scan_done,
+                                       .ctx = s};
+                io_add(io, &s->op);
+            }
+            while (io_pending(io) > 0)
+                io_run(io, -1);
+            for (uint32_t i = 0; i < batch && scan.rc == 0; i++)
+                scan_look(&slots[i]);
+        }
+    }
+out:
+    io_close(io);
+    free(slots);
+    free(buffers);
+    return scan.rc;
+}
+
+/* ---- rebuild ----------------------------------------------------------------------------------------- */
+
+struct rebuild {
+    struct catalog *catalog;
+    uint64_t max_sequence, n;
+};
+
+static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header)
+{
+    struct rebuild *b = ctx;
+    struct record_id id = {.nonce = r->id_nonce, .sequence = r->id_sequence};
+    /* A row is the header's first bytes. */
+    catalog_put(b->catalog, CATALOG_SPAN, id, header, fmt_record_row_bytes(r));
+    b->n++;
+    if (r->id_sequence > b->max_sequence)
+        b->max_sequence = r->id_sequence;
+    return catalog_batch_rows(b->catalog) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->catalog, false);
+}
+
+static int rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len)
+{
+    catalog_close(t->catalog);
+    t->catalog = NULL;
+    int rc = catalog_remove(t->dir_fd);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
+        return CS_EIO;
+    }
+    rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, err, err_len);
+    if (rc != CS_OK)
+        return rc == CS_ENOMEM ? rc : CS_EIO;
+    struct rebuild b = {.catalog = t->catalog};
+    rc = volumes_scan_headers(&t->volumes, t->store.uuid, rebuild_one, &b);
+    if (rc == CS_OK)
+        rc = catalog_commit(t->catalog, true);
+    if (rc != CS_OK) {
+        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
+        return rc;
+    }
+    *epoch = (uint32_t)(b.max_sequence >> SEQUENCE_EPOCH_BITS);
+    if (t->volumes.n_volumes > 0)
+        tier_log(t, CS_LOG_WARN, "disk cache: catalogue rebuilt from %llu record headers",
+                 (unsigned long long)b.n);
+    return CS_OK;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+static bool is_own(const struct tier_disk *t, const struct fmt_record *r)
+{
+    return memcmp(r->fingerprint, t->fingerprint, sizeof r->fingerprint) == 0 &&
+           r->page_tokens == t->page_tokens && r->page_bytes == t->page_bytes;
+}
+
+struct load {
+    struct tier_disk *t;
+    uint64_t max_sequence, dropped;
+    const struct tier_disk_events *events;
+};
+
+static int load_span(void *ctx, struct record_id id, const void *value, size_t len)
+{
+    struct load *l = ctx;
+    struct tier_disk *t = l->t;
+    struct fmt_record r;
+    if (id.sequence > l->max_sequence)
+        l->max_sequence = id.sequence;
+    struct disk_record *rec = NULL;
+    if (fmt_record_row_decode(value, len, &r) == FMT_RECORD_OK && r.id_nonce == id.nonce &&
+        r.id_sequence == id.sequence && memcmp(r.store_uuid, t->store.uuid, sizeof r.store_uuid) == 0 &&
+        r.chunk_bytes == t->chunk_bytes && volumes_claim(&t->volumes, r.runs, r.n_runs)) {
+        rec = tier_record_new(t, &r);
+        if (rec == NULL || tier_record_set_runs(rec, r.runs, r.n_runs) != CS_OK ||
+            tier_record_insert(t, rec) != CS_OK) {
+            volumes_release(&t->volumes, r.runs, r.n_runs);
+            tier_record_free(rec);
+            return CS_ENOMEM;
+        }
+        rec->state = REC_DURABLE;
+        rec->used_unix = r.created_unix;
+        rec->foreign = !is_own(t, &r);
+        return CS_OK;
+    }
+    catalog_delete(t->catalog, CATALOG_SPAN, id);
+    l->dropped++;
+    return CS_OK;
+}
+
+static int load_used(void *ctx, struct record_id id, const void *value, size_t len)
+{
+    struct load *l = ctx;
+    struct disk_record *rec = tier_record_find(l->t, id);
+    if (rec != NULL && len == sizeof rec->used_unix)
+        memcpy(&rec->used_unix, value, sizeof rec->used_unix);
+    else
+        catalog_delete(l->t->catalog, CATALOG_USED, id);
+    return CS_OK;
+}
+
+static int report_span(void *ctx, struct record_id id, const void *value, size_t len)
+{
+    struct load *l = ctx;
+    struct tier_disk *t = l->t;
+    struct disk_record *rec = tier_record_find(t, id);
+    struct fmt_record r;
+    if (rec == NULL || rec->foreign || fmt_record_row_decode(value, len, &r) != FMT_RECORD_OK)
+        return CS_OK;
+    struct span_record s = {.id = id,
+                            .key = {r.key[0], r.key[1]},
+                            .parent = {r.parent[0], r.parent[1]},
+                            .first_position = r.first_position,
+                            .n_pages = r.n_pages,
+                            .ids = r.ids,
+                            .created_unix = r.created_unix,
+                            .used_unix = rec->used_unix};
+    memcpy(s.tenant.id, r.tenant, sizeof s.tenant.id);
+    if (l->events->on_span == NULL || l->events->on_span(l->events->ctx, &s, rec->bytes) == 0)
+        return CS_OK;
+    catalog_delete(t->catalog, CATALOG_SPAN, id);
+    catalog_delete(t->catalog, CATALOG_USED, id);
+    volumes_release(&t->volumes, rec->runs, rec->n_runs);
+    tier_record_remove(t, rec);
+    tier_record_free(rec);
+    l->dropped++;
+    return CS_OK;
+}
+
+static int report_notes(void *ctx, struct record_id id, const void *value, size_t len)
+{
+    struct load *l = ctx;
+    struct tier_disk *t = l->t;
+    struct fmt_note_row row;
+    if (id.sequence > l->max_sequence)
+        l->max_sequence = id.sequence;
+    if (fmt_note_row_decode(value, len, &row) != 0)
+        goto drop;
+    struct record_id owner = {.nonce = row.owner_nonce, .sequence = row.owner_sequence};
+    const struct disk_record *rec = tier_record_find(t, owner);
+    if (rec == NULL)
+        goto drop;
+    if (rec->foreign || l->events->on_notes == NULL)
+        return CS_OK;
+    struct cs_note *notes = calloc(row.n_notes + 1u, sizeof *notes);
+    if (notes == NULL)
+        return CS_ENOMEM;
+    size_t at = 0;
+    for (uint32_t i = 0; i < row.n_notes; i++) {
+        struct fmt_note f;
+        fmt_note_row_next(value, &at, &f);
+        notes[i] = (struct cs_note){.key = {f.key[0], f.key[1]}, .data = f.data, .len = f.len};
+    }
+    struct note_record n = {.id = id, .owner = owner, .notes = notes, .n_notes = row.n_notes};
+    int keep = l->events->on_notes(l->events->ctx, &n);
+    free(notes);
+    if (keep == 0)
+        return CS_OK;
+drop:
+    catalog_delete(t->catalog, CATALOG_NOTES, id);
+    return CS_OK;
+}
+
+static void forget_rows(struct tier_disk *t)
+{
+    for (size_t i = 0; i < t->table_size; i++) {
+        struct disk_record *rec;
+        while ((rec = t->table[i]) != NULL) {
+            volumes_release(&t->volumes, rec->runs, rec->n_runs);
+            tier_record_remove(t, rec);
+            tier_record_free(rec);
+        }
+    }
+}
+
+/* Reads all rows into the table and the bitmaps. CS_ECORRUPT: rebuild. */
+static int load_rows(struct tier_disk *t, struct load *l, uint32_t *epoch)
+{
+    uint8_t uuid[16];
+    int rc = catalog_store_get(t->catalog, uuid, epoch);
+    if (rc != CS_OK || memcmp(uuid, t->store.uuid, sizeof uuid) != 0)
+        return CS_ECORRUPT;
+    rc = catalog_scan(t->catalog, CATALOG_SPAN, true, load_span, l);
+    if (rc == CS_OK)
+        rc = catalog_scan(t->catalog, CATALOG_USED, false, load_used, l);
+    if (rc == CS_ECORRUPT) {
+        forget_rows(t);
+        catalog_commit(t->catalog, false); /* empties the batch; the catalogue goes anyway */
+    }
+    return rc;
+}
+
+static int by_use(const void *a, const void *b)
+{
+    const struct disk_record *const *x = a, *const *y = b;
+    if ((*x)->used_unix != (*y)->used_unix)
+        return (*x)->used_unix < (*y)->used_unix ? -1 : 1;
+    return (*x)->id.sequence < (*y)->id.sequence ? -1 : (*x)->id.sequence > (*y)->id.sequence;
+}
+
+/* Sums up the table after the events: bytes of own records, the list of the others. */
+static int count_records(struct tier_disk *t)
+{
+    size_t n_foreign = 0;
+    uint64_t spans = 0, bytes = 0;
+    for (size_t i = 0; i < t->table_size; i++) {
+        for (struct disk_record *rec = t->table[i]; rec != NULL; rec = rec->table_next) {
+            n_foreign += rec->foreign;
+            spans += !rec->foreign;
+            rec->counted = !rec->foreign;
+            bytes += rec->foreign ? 0 : rec->bytes;
+        }
+    }
+    if (n_foreign > 0) {
+        t->foreign = calloc(n_foreign, sizeof(struct disk_record *));
+        if (t->foreign == NULL)
+            return CS_ENOMEM;
+        for (size_t i = 0; i < t->table_size; i++) {
+            for (struct disk_record *rec = t->table[i]; rec != NULL; rec = rec->table_next) {
+                if (rec->foreign)
+                    t->foreign[t->n_foreign++] = rec;
+            }
+        }
+        qsort(t->foreign, t->n_foreign, sizeof(struct disk_record *), by_use);
+    }
+    atomic_store(&t->committed, (int64_t)bytes);
+    atomic_store(&t->stats.spans, spans);
+    atomic_store(&t->stats.records_foreign, n_foreign);
+    return CS_OK;
+}
+
+static int load(struct tier_disk *t, const struct tier_disk_events *events, char *err, size_t err_len)
+{
+    struct load l = {.t = t, .events = events};
+    uint32_t epoch = 0;
+    int rc = t->catalog == NULL ? CS_ECORRUPT : load_rows(t, &l, &epoch);
+    if (rc == CS_ECORRUPT) {
+        rc = rebuild(t, &epoch, err, err_len);
+        if (rc != CS_OK)
+            return rc;
+        rc = catalog_scan(t->catalog, CATALOG_SPAN, true, load_span, &l);
+    }
+    /* The events come after all rows have been read once: a catalogue that fails does so before anybody was
+     * told. */
+    if (rc == CS_OK)
+        rc = catalog_scan(t->catalog, CATALOG_SPAN, true, report_span, &l);
+    if (rc == CS_OK)
+        rc = catalog_scan(t->catalog, CATALOG_NOTES, true, report_notes, &l);
+    if ((l.max_sequence >> SEQUENCE_EPOCH_BITS) > epoch)
+        epoch = (uint32_t)(l.max_sequence >> SEQUENCE_EPOCH_BITS);
+    if (rc == CS_OK && epoch == UINT32_MAX)
+        rc = CS_EFORMAT;
+    if (rc == CS_OK) {
+        epoch++;
+        atomic_store(&t->sequence, (uint64_t)epoch << SEQUENCE_EPOCH_BITS);
+        catalog_store_put(t->catalog, t->store.uuid, epoch);
+        rc = catalog_commit(t->catalog, true);
+    }
+    if (rc == CS_OK)
+        rc = count_records(t);
+    if (rc == CS_OK && l.dropped > 0)
+        tier_log(t, CS_LOG_INFO,
+                 "disk cache: %llu records dropped at open (chunks missing, reused or not wanted)",
+                 (unsigned long long)l.dropped);
+    if (rc != CS_OK)
+        snprintf(err, err_len, "cannot load the catalogue: %s", cs_strerror(rc));
+    return rc;
+}
+
+/* ---- open -------------------------------------------------------------------------------------------- */
+
+static uint64_t or_default(uint64_t value, uint64_t fallback)
+{
+    return value != 0 ? value : fallback;
+}
+
+static int configure(struct tier_disk *t, const struct cs_config *c, char *err, size_t err_len)
+{
+    t->page_tokens = c->page_tokens;
+    t->page_bytes = c->page_bytes;
+    t->stride = fmt_record_stride(c->page_bytes);
+    memcpy(t->fingerprint, c->fingerprint, sizeof t->fingerprint);
+    t->budget = c->disk_bytes;
+    t->flush_bytes = or_default(c->flush_bytes, 64u << 20);
+    t->flush_interval_ms = (uint32_t)or_default(c->flush_interval_ms, 1000);
+    t->inflight_bytes = or_default(c->inflight_bytes, 96u << 20);
+    t->log = c->log;
+    t->log_ctx = c->log_ctx;
+    /* The catalogue's share: 1/64, at least 8 MiB, at most a quarter. Rows take about 1 KiB a span of 4 MiB.
+     */
+    t->catalog_share = t->budget / 64 > (8u << 20) ? t->budget / 64 : 8u << 20;
+    if (t->catalog_share > t->budget / 4)
+        t->catalog_share = t->budget / 4;
+    uint32_t chunks = fmt_record_chunks(1, t->page_tokens, t->page_bytes, t->chunk_bytes);
+    if (chunks == 0) {
+        snprintf(err, err_len, "a page of %llu bytes cannot be stored in chunks of %u bytes",
+                 (unsigned long long)t->page_bytes, t->chunk_bytes);
+        return CS_EINVAL;
+    }
+    if (tier_volume_limit(t, 0) < (uint64_t)chunks * t->chunk_bytes) {
+        snprintf(err, err_len, "a disk budget of %llu bytes holds no record", (unsigned long long)t->budget);
+        return CS_EINVAL;
+    }
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, 0));
+    return CS_OK;
+}
+
+static int store_ready(struct tier_disk *t, const struct cs_config *c, char *err, size_t err_len)
+{
+    uint64_t chunk_bytes = or_default(c->chunk_bytes, 256u << 10);
+    int rc = store_file_read(t->dir_fd, &t->store, err, err_len);
+    if (rc == CS_ENOTFOUND) {
+        if (chunk_bytes < FMT_RECORD_CHUNK_BYTES_MIN || chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX ||
+            (chunk_bytes & (chunk_bytes - 1)) != 0) {
+            snprintf(err, err_len, "chunk_bytes must be a power of two of at least %u",
+                     FMT_RECORD_CHUNK_BYTES_MIN);
+            return CS_EINVAL;
+        }
+        rc = store_file_create(t->dir_fd, (uint32_t)chunk_bytes, &t->store, err, err_len);
+    }
+    if (rc != CS_OK)
+        return rc;
+    t->chunk_bytes = t->store.chunk_bytes;
+    if (c->chunk_bytes != 0 && c->chunk_bytes != t->chunk_bytes)
+        tier_log(t, CS_LOG_INFO, "disk cache: the store was made with chunks of %u bytes and keeps them",
+                 t->chunk_bytes);
+    return CS_OK;
+}
+
+static int start_io(struct tier_disk *t, char *err, size_t err_len)
+{
+    if (pthread_create(&t->io_thread, NULL, tier_io_main, t) != 0) {
+        snprintf(err, err_len, "cannot start the I/O thread");
+        return CS_EIO;
+    }
+    pthread_mutex_lock(&t->lock);
+    while (t->io_started == 0)
+        pthread_cond_wait(&t->changed, &t->lock);
+    bool failed = t->io_started < 0;
+    pthread_mutex_unlock(&t->lock);
+    if (failed) {
+        pthread_join(t->io_thread, NULL);
+        snprintf(err, err_len, "%s", t->start_reason);
+        return CS_EIO;
+    }
+    t->io_thread_runs = true;
+    return CS_OK;
+}
+
+static int serve(struct tier_disk *t, char *err, size_t err_len)
+{
+    if (pthread_create(&t->catalog_thread, NULL, tier_catalog_main, t) != 0) {
+        snprintf(err, err_len, "cannot start the catalogue thread");
+        return CS_EIO;
+    }
+    t->catalog_thread_runs = true;
+    return CS_OK;
+}
+
+int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
+                   struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len)
+{
+    *out = NULL;
+    struct tier_disk *t = calloc(1, sizeof *t);
+    if (t == NULL) {
+        snprintf(err, err_len, "out of memory");
+        return CS_ENOMEM;
+    }
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->changed, NULL);
+    t->dir_fd = -1;
+    t->in_reads_tail = &t->in_reads;
+    t->in_writes_tail = &t->in_writes;
+    t->in_rows_tail = &t->in_rows;
+    t->to_catalog_tail = &t->to_catalog;
+    t->writes_tail = &t->writes;
+    t->written_tail = &t->written;
+    t->rows_tail = &t->rows;
+    t->log = config->log;
+    t->log_ctx = config->log_ctx;
+    char note[160], problem[256] = "";
+    t->dir = strdup(config->disk_dir);
+    int rc = t->dir == NULL ? CS_ENOMEM : store_dir_lock(config->disk_dir, true, &t->dir_fd, err, err_len);
+    if (rc == CS_ENOTFOUND)
+        rc = CS_EIO;
+    if (rc == CS_OK)
+        rc = store_ready(t, config, err, err_len);
+    if (rc == CS_OK)
+        rc = configure(t, config, err, err_len);
+    if (rc == CS_OK && getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce) {
+        snprintf(err, err_len, "no random bytes");
+        rc = CS_EIO;
+    }
+    if (rc == CS_OK)
+        rc = start_io(t, err, err_len);
+    if (rc != CS_OK)
+        goto fail;
+    rc = volumes_open(&t->volumes, t->dir_fd, t->chunk_bytes, or_default(config->extent_bytes, 1u << 30),
+                      false, note, sizeof note);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot open the volumes: %s", strerror(-rc));
+        rc = CS_EIO;
+        goto fail;
+    }
+    memcpy(secret, t->store.secret, sizeof t->store.secret);
+    rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    if (rc == CS_ECORRUPT)
+        tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
+    if (rc == CS_OK || rc == CS_ECORRUPT)
+        rc = load(t, events, err, err_len);
+    if (rc != CS_OK)
+        goto fail;
+    rc = volumes_settle(&t->volumes);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot look at the volumes: %s", strerror(-rc));
+        rc = CS_EIO;
+        goto fail;
+    }
+    if (note[0] != 0)
+        tier_log(t, CS_LOG_INFO, "disk cache: %s", note);
+    uint64_t catalog_bytes = catalog_disk_bytes(t->dir_fd);
+    atomic_store(&t->stats.catalog_bytes, catalog_bytes);
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, catalog_bytes));
+    volumes_set_limit(&t->volumes, tier_volume_limit(t, catalog_bytes));
+    atomic_store(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes));
+    rc = serve(t, err, err_len);
+    if (rc != CS_OK)
+        goto fail;
+    pthread_mutex_lock(&t->lock);
+    t->io_started = 2;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    *out = t;
+    return CS_OK;
+fail:
+    pthread_mutex_lock(&t->lock);
+    if (t->io_started == 1)
+        t->io_started = 2;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    tier_disk_close(t, 0);
+    return rc;
+}
