@@ -1,0 +1,325 @@
+/* See harness.h. */
+#include "tests/disk/harness.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t random_next(uint64_t *state)
+{
+    uint64_t x = *state;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return *state = x;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+void remove_tree(const char *dir)
+{
+    nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static uint64_t walked_bytes;
+static int add_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)path;
+    (void)ftw;
+    if (flag == FTW_F)
+        walked_bytes += (uint64_t)st->st_blocks * 512;
+    return 0;
+}
+
+uint64_t dir_bytes(const char *dir)
+{
+    walked_bytes = 0;
+    nftw(dir, add_one, 16, FTW_PHYS);
+    return walked_bytes;
+}
+
+static void on_log(void *ctx, enum cs_log_level level, const char *line)
+{
+    struct rig *r = ctx;
+    pthread_mutex_lock(&r->lock);
+    if (level == CS_LOG_WARN)
+        r->n_warnings++;
+    snprintf(r->last_log, sizeof r->last_log, "%s", line);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void rig_init(struct rig *r)
+{
+    memset(r, 0, sizeof *r);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    /* The build's own folder, not /tmp: that may be a tmpfs, which refuses O_DIRECT. */
+    snprintf(r->dir, sizeof r->dir, "disk-test-XXXXXX");
+    assert_non_null(mkdtemp(r->dir));
+    r->refuse_number = UINT32_MAX;
+    r->config = (struct cs_config){.page_tokens = PT,
+                                   .page_bytes = PAGE,
+                                   .fingerprint = {7},
+                                   .arena_bytes = 1 << 20,
+                                   .disk_dir = r->dir,
+                                   .disk_bytes = 16 << 20,
+                                   .chunk_bytes = CHUNK,
+                                   .extent_bytes = EXTENT,
+                                   .flush_interval_ms = 20,
+                                   .log = on_log,
+                                   .log_ctx = r};
+}
+
+void rig_destroy(struct rig *r)
+{
+    rig_close(r);
+    free(r->seen);
+    remove_tree(r->dir);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+}
+
+static struct cs_key key_of(uint32_t number)
+{
+    return (struct cs_key){.lo = number, .hi = ~(uint64_t)number};
+}
+
+static int on_span(void *ctx, const struct span_record *s, uint64_t disk_bytes)
+{
+    struct rig *r = ctx;
+    uint32_t number = (uint32_t)s->key.lo;
+    assert_true(s->key.hi == key_of(number).hi);
+    for (uint32_t i = 0; i < s->n_pages * PT; i++)
+        assert_int_equal(s->ids[i], number * 1000 + i);
+    if (number == r->refuse_number)
+        return 1;
+    struct seen_span *larger = realloc(r->seen, (r->n_seen + 1) * sizeof *larger);
+    assert_non_null(larger);
+    r->seen = larger;
+    r->seen[r->n_seen++] = (struct seen_span){.id = s->id,
+                                              .number = number,
+                                              .n_pages = s->n_pages,
+                                              .disk_bytes = disk_bytes,
+                                              .used_unix = s->used_unix};
+    return 0;
+}
+
+static int on_notes(void *ctx, const struct note_record *n)
+{
+    struct rig *r = ctx;
+    r->n_notes_seen += n->n_notes;
+    r->note_owner = n->owner;
+    if (n->n_notes > 0)
+        snprintf(r->note_text, sizeof r->note_text, "%.*s", (int)n->notes[0].len,
+                 (const char *)n->notes[0].data);
+    return 0;
+}
+
+int rig_try_open(struct rig *r, char *err, size_t err_len)
+{
+    struct tier_disk_events events = {.on_span = on_span, .on_notes = on_notes, .ctx = r};
+    r->n_seen = r->n_notes_seen = 0;
+    return tier_disk_open(&r->config, &events, &r->tier, r->secret, err, err_len);
+}
+
+void rig_open(struct rig *r)
+{
+    char err[256] = "";
+    int rc = rig_try_open(r, err, sizeof err);
+    if (rc != CS_OK)
+        fail_msg("open: %d %s", rc, err);
+}
+
+void rig_close(struct rig *r)
+{
+    tier_disk_close(r->tier, 20000);
+    r->tier = NULL;
+}
+
+void rig_reopen(struct rig *r)
+{
+    rig_close(r);
+    rig_open(r);
+}
+
+static uint8_t byte_of(uint32_t number, uint32_t page, uint32_t at)
+{
+    return (uint8_t)(number * 131 + page * 17 + at + (at >> 8));
+}
+
+struct span_io *span_make(struct rig *r, uint32_t number, uint32_t n_pages)
+{
+    struct span_io *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    s->rig = r;
+    s->memory = aligned_alloc(4096, (size_t)n_pages * PAGE);
+    assert_non_null(s->memory);
+    for (uint32_t p = 0; p < n_pages; p++) {
+        s->pages[p] = s->memory + (size_t)p * PAGE;
+        for (uint32_t i = 0; i < PAGE; i++)
+            s->memory[(size_t)p * PAGE + i] = byte_of(number, p, i);
+    }
+    for (uint32_t i = 0; i < n_pages * PT; i++)
+        s->ids[i] = number * 1000 + i;
+    s->w.record = (struct span_record){
+        .key = key_of(number), .n_pages = n_pages, .ids = s->ids, .created_unix = 1000, .used_unix = 1000};
+    return s;
+}
+
+void span_free(struct span_io *s)
+{
+    free(s->memory);
+    free(s);
+}
+
+static void finished(struct span_io *s, enum tier_result result)
+{
+    struct rig *r = s->rig;
+    pthread_mutex_lock(&r->lock);
+    assert_false(s->done);
+    s->done = true;
+    s->result = result;
+    r->n_done++;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void on_durable(void *ctx, struct tier_write *w, enum tier_result result)
+{
+    (void)w;
+    finished(ctx, result);
+}
+
+static void on_read(void *ctx, struct tier_read *r, enum tier_result result)
+{
+    (void)r;
+    finished(ctx, result);
+}
+
+void span_write(struct span_io *s)
+{
+    s->done = false;
+    s->w.record.id = tier_disk_next_id(s->rig->tier);
+    s->w.pages = s->pages;
+    s->w.durable = on_durable;
+    s->w.ctx = s;
+    tier_disk_write(s->rig->tier, &s->w);
+}
+
+static void read_prepare(struct span_io *s, struct record_id id, uint32_t first, uint32_t n)
+{
+    s->done = false;
+    s->r = (struct tier_read){
+        .record = s->w.record, .first_page = first, .n_pages = n, .done = on_read, .ctx = s};
+    s->r.record.id = id;
+    s->r.pages = s->pages + first;
+    memset(s->pages[first], 0xee, (size_t)n * PAGE);
+}
+
+void span_read_begin(struct span_io *s, struct record_id id, uint32_t first, uint32_t n)
+{
+    struct tier_read *one = &s->r;
+    read_prepare(s, id, first, n);
+    tier_disk_read(s->rig->tier, &one, 1);
+}
+
+void spans_read_begin(struct span_io *const *s, size_t n)
+{
+    struct tier_read *reads[64];
+    assert_true(n <= 64);
+    for (size_t i = 0; i < n; i++) {
+        read_prepare(s[i], s[i]->w.record.id, 0, s[i]->w.record.n_pages);
+        reads[i] = &s[i]->r;
+    }
+    tier_disk_read(s[0]->rig->tier, reads, n);
+}
+
+enum tier_result span_wait(struct span_io *s)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 60;
+    pthread_mutex_lock(&s->rig->lock);
+    while (!s->done) {
+        if (pthread_cond_timedwait(&s->rig->changed, &s->rig->lock, &until) == ETIMEDOUT)
+            fail_msg("no completion within 60 s");
+    }
+    pthread_mutex_unlock(&s->rig->lock);
+    return s->result;
+}
+
+bool span_bytes_right(const struct span_io *s)
+{
+    uint32_t number = (uint32_t)s->w.record.key.lo;
+    for (uint32_t p = s->r.first_page; p < s->r.first_page + s->r.n_pages; p++) {
+        for (uint32_t i = 0; i < PAGE; i++) {
+            if (((const uint8_t *)s->pages[p])[i] != byte_of(number, p, i))
+                return false;
+        }
+    }
+    return true;
+}
+
+struct record_id put(struct rig *r, uint32_t number, uint32_t n_pages)
+{
+    struct span_io *s = span_make(r, number, n_pages);
+    span_write(s);
+    tier_disk_kick(r->tier);
+    assert_int_equal(span_wait(s), TIER_OK);
+    struct record_id id = s->w.record.id;
+    span_free(s);
+    return id;
+}
+
+enum tier_result get(struct rig *r, struct record_id id, uint32_t number, uint32_t n_pages)
+{
+    struct span_io *s = span_make(r, number, n_pages);
+    span_read_begin(s, id, 0, n_pages);
+    enum tier_result result = span_wait(s);
+    if (result == TIER_OK)
+        assert_true(span_bytes_right(s));
+    span_free(s);
+    return result;
+}
+
+const struct seen_span *find_seen(const struct rig *r, uint32_t number)
+{
+    for (size_t i = 0; i < r->n_seen; i++) {
+        if (r->seen[i].number == number)
+            return &r->seen[i];
+    }
+    return NULL;
+}
+
+struct cs_stats rig_stats(struct rig *r)
+{
+    struct cs_stats s = {0};
+    tier_disk_stats(r->tier, &s);
+    return s;
+}
+
+bool wait_until(bool (*cond)(void *ctx), void *ctx)
+{
+    for (int i = 0; i < 20000; i++) {
+        if (cond(ctx))
+            return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+bool nothing_pending(void *rig)
+{
+    return tier_disk_pending_bytes(((struct rig *)rig)->tier) == 0;
+}

@@ -1,0 +1,93 @@
+/*
+ * Tiny geometry for tests of the disk tier: 4 tokens and 4096 bytes a page, chunks of 64 KiB, extents of 1
+ * MiB. A span is named by one number, from which its key, ids and bytes follow, so that whoever reads it can
+ * tell whether it is the right one.
+ */
+#ifndef ISOTHERM_TESTS_DISK_HARNESS_H
+#define ISOTHERM_TESTS_DISK_HARNESS_H
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cachestore/tier_disk.h"
+
+enum { PT = 4, PAGE = 4096, CHUNK = 64 << 10, EXTENT = 1 << 20, SPAN_PAGES_MAX = 40 };
+
+struct seen_span {
+    struct record_id id;
+    uint32_t number, n_pages;
+    uint64_t disk_bytes;
+    int64_t used_unix;
+};
+
+/* An open tier and what it reported when it opened. */
+struct rig {
+    char dir[64];
+    struct cs_config config;
+    struct tier_disk *tier;
+    uint8_t secret[16];
+    struct seen_span *seen;
+    size_t n_seen;
+    size_t n_notes_seen;
+    struct record_id note_owner; /* of the last note seen */
+    char note_text[64];
+    uint32_t refuse_number; /* on_span refuses this one */
+    char last_log[256];
+    unsigned n_warnings;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned n_done; /* completions so far */
+};
+
+/* A fresh directory under the build's or $TMPDIR's; removed by rig_destroy. */
+void rig_init(struct rig *r);
+void rig_destroy(struct rig *r);
+int rig_try_open(struct rig *r, char *err, size_t err_len);
+void rig_open(struct rig *r);
+void rig_close(struct rig *r);
+void rig_reopen(struct rig *r);
+
+struct span_io {
+    struct rig *rig;
+    struct tier_write w;
+    struct tier_read r;
+    uint32_t ids[SPAN_PAGES_MAX * PT];
+    void *pages[SPAN_PAGES_MAX];
+    uint8_t *memory;
+    bool done;
+    enum tier_result result;
+};
+/* Span `number` of n_pages in fresh, filled memory. */
+struct span_io *span_make(struct rig *r, uint32_t number, uint32_t n_pages);
+void span_free(struct span_io *s);
+void span_write(struct span_io *s);
+/* Clears the memory and queues a read of [first, first + n). */
+void span_read_begin(struct span_io *s, struct record_id id, uint32_t first, uint32_t n);
+/* The same for n whole spans that were written with these structs, in one call. */
+void spans_read_begin(struct span_io *const *s, size_t n);
+/* Waits for the completion, with a deadline. */
+enum tier_result span_wait(struct span_io *s);
+/* The pages read hold what belongs there. */
+bool span_bytes_right(const struct span_io *s);
+
+/* Writes span `number`, makes it durable, returns its id. */
+struct record_id put(struct rig *r, uint32_t number, uint32_t n_pages);
+/* Reads all of it; asserts on the bytes when the result is TIER_OK. */
+enum tier_result get(struct rig *r, struct record_id id, uint32_t number, uint32_t n_pages);
+const struct seen_span *find_seen(const struct rig *r, uint32_t number);
+struct cs_stats rig_stats(struct rig *r);
+/* Polls cond until it holds; false after 20 s. */
+bool wait_until(bool (*cond)(void *ctx), void *ctx);
+bool nothing_pending(void *rig);
+
+uint64_t random_next(uint64_t *state);
+/* Bytes all files under dir take in the file system. */
+uint64_t dir_bytes(const char *dir);
+void remove_tree(const char *dir);
+
+#endif

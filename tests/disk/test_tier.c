@@ -1,0 +1,351 @@
+/* The disk tier on real files: what was durable is there and verifies, whatever happened in between. */
+#include "tests/disk/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void test_durable_span_reads_back(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id id = put(&r, 1, 10);
+    assert_int_equal(get(&r, id, 1, 10), TIER_OK);
+    struct cs_stats s = rig_stats(&r);
+    assert_int_equal(s.spans_written, 1);
+    assert_int_equal(s.spans_read, 1);
+    assert_int_equal(s.bytes_read, 10 * PAGE);
+    assert_int_equal(s.pending_bytes, 0);
+    assert_int_equal(s.disk_spans, 1);
+    rig_destroy(&r);
+}
+
+static void test_part_of_a_span_reads_back(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id id = put(&r, 3, 40);
+    struct span_io *s = span_make(&r, 3, 40);
+    for (uint32_t first = 0; first < 40; first += 7) {
+        span_read_begin(s, id, first, 40 - first < 9 ? 40 - first : 9);
+        assert_int_equal(span_wait(s), TIER_OK);
+        assert_true(span_bytes_right(s));
+    }
+    span_free(s);
+    rig_destroy(&r);
+}
+
+static void test_reopen_reports_spans_newest_first(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    uint8_t secret[16];
+    memcpy(secret, r.secret, sizeof secret);
+    struct record_id id[4];
+    for (uint32_t i = 0; i < 4; i++)
+        id[i] = put(&r, i, 5 + i);
+    rig_reopen(&r);
+    assert_memory_equal(secret, r.secret, sizeof secret);
+    assert_int_equal(r.n_seen, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(r.seen[i].number, 3 - i);
+        assert_int_equal(r.seen[i].n_pages, 8 - i);
+        assert_int_equal(get(&r, id[i], i, 5 + i), TIER_OK);
+    }
+    assert_true(tier_disk_next_id(r.tier).sequence > id[3].sequence);
+    rig_destroy(&r);
+}
+
+static void test_wrong_question_is_refused(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id id = put(&r, 1, 6);
+    struct span_io *s = span_make(&r, 1, 6);
+    s->w.record.key.lo ^= 1;
+    span_read_begin(s, id, 0, 6);
+    assert_int_equal(span_wait(s), TIER_CORRUPT_HEADER);
+    s->w.record.key.lo ^= 1;
+    s->ids[5] ^= 1;
+    span_read_begin(s, id, 0, 6);
+    assert_int_equal(span_wait(s), TIER_CORRUPT_TOKENS);
+    s->ids[5] ^= 1;
+    s->w.record.tenant.id[3] = 1;
+    span_read_begin(s, id, 0, 6);
+    assert_int_equal(span_wait(s), TIER_CORRUPT_HEADER);
+    s->w.record.tenant.id[3] = 0;
+    id.nonce ^= 1;
+    span_read_begin(s, id, 0, 6);
+    assert_int_equal(span_wait(s), TIER_NOTFOUND);
+    struct cs_stats st = rig_stats(&r);
+    assert_int_equal(st.corrupt_header, 2);
+    assert_int_equal(st.corrupt_tokens, 1);
+    span_free(s);
+    rig_destroy(&r);
+}
+
+static void test_deleted_span_is_gone_and_its_room_free(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    int64_t before = tier_disk_free_bytes(r.tier);
+    struct record_id id = put(&r, 1, 20);
+    assert_int_equal(before - tier_disk_free_bytes(r.tier), tier_disk_record_bytes(r.tier, 20));
+    tier_disk_delete(r.tier, id);
+    tier_disk_delete(r.tier, id);
+    assert_int_equal(before, tier_disk_free_bytes(r.tier));
+    assert_int_equal(get(&r, id, 1, 20), TIER_NOTFOUND);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 0);
+    assert_int_equal(before, tier_disk_free_bytes(r.tier));
+    rig_destroy(&r);
+}
+
+/* Deletes and writes alternate with the volumes full: each write waits for the chunks of the delete before
+ * it. */
+static void test_write_waits_for_room_of_deletes(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    enum { N = 400 };
+    struct record_id ids[N];
+    uint32_t n = 0, oldest = 0;
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    while (n < N && tier_disk_free_bytes(r.tier) >= (int64_t)bytes) {
+        ids[n] = put(&r, n, 12);
+        n++;
+    }
+    assert_true(n > 20 && n < N);
+    struct span_io *s[60];
+    for (uint32_t i = 0; i < 60; i++) {
+        tier_disk_delete(r.tier, ids[oldest++]);
+        s[i] = span_make(&r, n + i, 12);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r.tier);
+    for (uint32_t i = 0; i < 60; i++) {
+        assert_int_equal(span_wait(s[i]), TIER_OK);
+        assert_int_equal(get(&r, s[i]->w.record.id, n + i, 12), TIER_OK);
+        span_free(s[i]);
+    }
+    assert_true(dir_bytes(r.dir) <= r.config.disk_bytes);
+    rig_destroy(&r);
+}
+
+static void test_beyond_the_budget_is_enospc(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    uint32_t n = 0;
+    enum tier_result result = TIER_OK;
+    while (result == TIER_OK && n < 1000) {
+        struct span_io *s = span_make(&r, n++, 12);
+        span_write(s);
+        tier_disk_kick(r.tier);
+        result = span_wait(s);
+        span_free(s);
+    }
+    assert_int_equal(result, TIER_ENOSPC);
+    struct cs_stats st = rig_stats(&r);
+    assert_int_equal(st.dropped_disk_full, 1);
+    assert_true(st.disk_bytes <= st.disk_budget);
+    assert_true(dir_bytes(r.dir) <= r.config.disk_bytes);
+    assert_true(st.disk_bytes > st.disk_budget / 2);
+    rig_destroy(&r);
+}
+
+static void test_notes_live_with_their_span(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id owner = put(&r, 1, 4);
+    struct cs_note notes[2] = {{.key = {1, 2}, .data = "hello", .len = 5},
+                               {.key = {3, 4}, .data = "", .len = 0}};
+    struct note_record n = {.id = tier_disk_next_id(r.tier), .owner = owner, .notes = notes, .n_notes = 2};
+    assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    struct note_record lost = {
+        .id = tier_disk_next_id(r.tier), .owner = {1, 1}, .notes = notes, .n_notes = 2};
+    assert_int_equal(tier_disk_write_notes(r.tier, &lost), CS_OK);
+    assert_true(tier_disk_pending_bytes(r.tier) > 0);
+    tier_disk_kick(r.tier);
+    assert_true(wait_until(nothing_pending, &r));
+    rig_reopen(&r);
+    assert_int_equal(r.n_notes_seen, 2); /* those of a span that is not there are gone */
+    assert_string_equal(r.note_text, "hello");
+    assert_int_equal(r.note_owner.sequence, owner.sequence);
+    tier_disk_delete_notes(r.tier, n.id);
+    rig_reopen(&r);
+    assert_int_equal(r.n_notes_seen, 0);
+    rig_destroy(&r);
+}
+
+static void test_time_of_use_survives(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id id = put(&r, 1, 4);
+    put(&r, 2, 4);
+    tier_disk_touch(r.tier, id, 777);
+    tier_disk_touch(r.tier, id, 888);
+    rig_reopen(&r);
+    assert_int_equal(find_seen(&r, 1)->used_unix, 888);
+    assert_int_equal(find_seen(&r, 2)->used_unix, 1000);
+    rig_destroy(&r);
+}
+
+static void test_refused_row_is_deleted(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    put(&r, 1, 4);
+    put(&r, 2, 4);
+    r.refuse_number = 1;
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 1);
+    r.refuse_number = UINT32_MAX;
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 1);
+    assert_int_equal(r.seen[0].number, 2);
+    rig_destroy(&r);
+}
+
+/* Another model's records are not reported, count in the budget, and leave when a write needs their room. */
+static void test_foreign_records_stay_until_room_is_needed(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    int64_t all = tier_disk_free_bytes(r.tier);
+    uint32_t n = 0;
+    while (tier_disk_free_bytes(r.tier) >= (int64_t)(2 * bytes))
+        put(&r, n++, 12);
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 0);
+    assert_int_equal(rig_stats(&r).records_foreign, n);
+    assert_int_equal(tier_disk_free_bytes(r.tier), all);
+    for (uint32_t i = 0; i < 10; i++)
+        put(&r, 1000 + i, 12);
+    uint64_t left = rig_stats(&r).records_foreign;
+    assert_true(left < n && left + 10 >= n - 2);
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, left);
+    assert_null(find_seen(&r, 0)); /* the oldest left first */
+    assert_non_null(find_seen(&r, n - 1));
+    assert_int_equal(get(&r, find_seen(&r, n - 1)->id, n - 1, 12), TIER_OK);
+    rig_destroy(&r);
+}
+
+static void test_lowered_budget_gives_room_back(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint32_t n = 0;
+    while (tier_disk_free_bytes(r.tier) >= (int64_t)bytes)
+        put(&r, n++, 12);
+    rig_close(&r);
+    r.config.disk_bytes /= 2;
+    rig_open(&r);
+    assert_int_equal(r.n_seen, n);
+    assert_true(tier_disk_free_bytes(r.tier) < 0);
+    struct span_io *s = span_make(&r, 5000, 12);
+    span_write(s);
+    assert_int_equal(span_wait(s), TIER_ENOSPC);
+    for (size_t i = 0; i < n && tier_disk_free_bytes(r.tier) < (int64_t)bytes; i++)
+        tier_disk_delete(r.tier, r.seen[n - 1 - i].id);
+    span_write(s);
+    tier_disk_kick(r.tier);
+    assert_int_equal(span_wait(s), TIER_OK);
+    assert_true(dir_bytes(r.dir) <= r.config.disk_bytes);
+    assert_int_equal(get(&r, r.seen[0].id, r.seen[0].number, 12), TIER_OK);
+    /* And up again: holes are filled before the files grow. */
+    rig_close(&r);
+    r.config.disk_bytes *= 2;
+    rig_open(&r);
+    size_t kept = r.n_seen;
+    n = 0;
+    while (tier_disk_free_bytes(r.tier) >= (int64_t)bytes)
+        put(&r, 9000 + n++, 12);
+    assert_true(n > 20);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, kept + n);
+    for (size_t i = 0; i < r.n_seen; i++)
+        assert_int_equal(get(&r, r.seen[i].id, r.seen[i].number, 12), TIER_OK);
+    assert_true(dir_bytes(r.dir) <= r.config.disk_bytes);
+    span_free(s);
+    rig_destroy(&r);
+}
+
+static void test_many_reads_cost_few_submissions(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    enum { N = 32 };
+    struct span_io *s[N];
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = span_make(&r, i, 12);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r.tier);
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(span_wait(s[i]), TIER_OK);
+    struct cs_stats before = rig_stats(&r);
+    spans_read_begin(s, N);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(span_wait(s[i]), TIER_OK);
+        assert_true(span_bytes_right(s[i]));
+        span_free(s[i]);
+    }
+    /* A record of one run is one request; requests go to the kernel in bunches. */
+    struct cs_stats after = rig_stats(&r);
+    assert_int_equal(after.sqes - before.sqes, N);
+    assert_true(after.submissions - before.submissions <= N / 4);
+    rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_durable_span_reads_back),
+        cmocka_unit_test(test_part_of_a_span_reads_back),
+        cmocka_unit_test(test_reopen_reports_spans_newest_first),
+        cmocka_unit_test(test_wrong_question_is_refused),
+        cmocka_unit_test(test_deleted_span_is_gone_and_its_room_free),
+        cmocka_unit_test(test_write_waits_for_room_of_deletes),
+        cmocka_unit_test(test_beyond_the_budget_is_enospc),
+        cmocka_unit_test(test_notes_live_with_their_span),
+        cmocka_unit_test(test_time_of_use_survives),
+        cmocka_unit_test(test_refused_row_is_deleted),
+        cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
+        cmocka_unit_test(test_lowered_budget_gives_room_back),
+        cmocka_unit_test(test_many_reads_cost_few_submissions),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
