@@ -233,5 +233,6 @@ int loader_finish_locked(struct loader *l)
     link_notes(l);
     /* Budgets may be smaller than they were. */
     room_for_index_locked(s, 0);
+    room_for_disk_locked(s, 0);
     return CS_OK;
 }

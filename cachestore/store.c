@@ -350,6 +350,7 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->disk_budget = s->disk_budget;
     out->disk_spans = s->index.n_disk_spans;
     if (s->disk) {
+        out->dropped_disk_full = 0; /* the tier has its own */
         s->tier->stats(s->disk, out);
         out->pending_bytes = pending_locked(s);
         out->dropped_disk_full += s->totals.dropped_disk_full;

@@ -157,19 +157,34 @@ static bool write_span(struct cs_store *s, struct span *sp)
     return true;
 }
 
+/* True: every parent is on disk, on its way there, or whole and able to go. */
+static bool can_be_led_to(const struct span *sp)
+{
+    for (const struct span *p = sp->parent; p; p = p->parent) {
+        if (p->disk == SPAN_DISK_WRITING || p->disk == SPAN_DISK_DURABLE)
+            return true;
+        if (!is_complete(p))
+            return false;
+    }
+    return true;
+}
+
 void writeback_pump_locked(struct cs_store *s)
 {
     if (!s->disk)
         return;
+    bool refused = false; /* a parent that was refused must not come back with each of its children */
     while (s->backlog_first) {
         struct span *sp = s->backlog_first, *parent = sp->parent;
-        if (parent && parent->disk == SPAN_DISK_NONE && is_complete(parent)) {
-            backlog_insert(s, parent, true);
-            continue;
-        }
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
-            /* It comes back when its parent is on disk. */
-            writeback_cancel_locked(s, sp);
+            if (refused || !can_be_led_to(sp)) {
+                /* It comes back when its parent is on disk. */
+                writeback_cancel_locked(s, sp);
+                continue;
+            }
+            if (parent->disk == SPAN_DISK_BACKLOG)
+                backlog_unlink(s, parent);
+            backlog_insert(s, parent, true);
             continue;
         }
         if (s->writing_bytes > 0 && s->writing_bytes + span_payload_bytes(s, sp) > s->pinned_budget) {
@@ -179,11 +194,13 @@ void writeback_pump_locked(struct cs_store *s)
         if (!room_for_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
             s->totals.dropped_disk_full++;
             writeback_cancel_locked(s, sp);
+            refused = true;
             continue;
         }
         if (!write_span(s, sp)) {
             s->totals.dropped_queue_full++;
             writeback_cancel_locked(s, sp);
+            refused = true;
         }
     }
 }

@@ -1,0 +1,49 @@
+/*
+ * A disk tier in memory, in the place of the real one: every completion is given by hand, with any result. It
+ * outlives the store that uses it, so that opening again is a restart. It checks the store's side of the
+ * contract as it goes: parents are written before children, no record with children on disk is deleted (but a
+ * quarantined one), and what is queued stays within the budget.
+ */
+#ifndef ISOTHERM_TESTS_CACHESTORE_FAKE_TIER_H
+#define ISOTHERM_TESTS_CACHESTORE_FAKE_TIER_H
+
+#include "tests/cachestore/harness.h"
+
+struct fake_record {
+    struct span_record record; /* ids owned */
+    uint8_t *bytes;
+};
+
+struct fake_notes {
+    struct record_id id, owner;
+    struct cs_note *notes;
+    size_t n;
+};
+
+struct fake_tier {
+    uint64_t budget, next_sequence, nonce;
+    struct fake_record *records;
+    size_t n_records;
+    struct fake_notes *notes;
+    size_t n_notes;
+    struct tier_write *writes[256];
+    size_t n_writes;
+    struct tier_read *reads[256];
+    size_t n_reads;
+    size_t n_written, n_read_calls, n_reads_queued, n_deleted, n_kicks, n_touches;
+    bool allow_parent_delete; /* set by tests that let reads fail */
+};
+
+extern const struct tier_vtable fake_vtable;
+/* The fake that the next fake_open's store uses. */
+struct cs_store *fake_open(struct fake_tier *f, const struct cs_config *c);
+void fake_free(struct fake_tier *f);
+/* Completes what is queued, in order, with this result; what completions queue meanwhile too. */
+void fake_finish_writes(struct fake_tier *f, enum tier_result result);
+/* The first write queued only. */
+void fake_finish_write(struct fake_tier *f, enum tier_result result);
+/* The i-th read queued. */
+void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result);
+void fake_finish_reads(struct fake_tier *f, enum tier_result result);
+
+#endif

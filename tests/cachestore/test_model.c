@@ -1,0 +1,324 @@
+/*
+ * Random operations against a naive model: a set of everything ever published. Whatever the store does about
+ * eviction, failures and restarts, a reused page was published for exactly these ids and has its bytes, the
+ * counters balance, and the index's own counts equal a recount. Without pressure the store reuses exactly
+ * what the model says.
+ */
+#include "tests/cachestore/fake_tier.h"
+
+#include "cachestore/store.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { MAX_PAGES = 14, MAX_TOKENS = MAX_PAGES * PT + PT, N_OPEN = 5, SET_SIZE = 1 << 16 };
+
+/* The model: hashes of (tenant, ids up to a page's end). */
+struct model {
+    uint64_t set[SET_SIZE];
+};
+
+static uint64_t path_hash(uint32_t tenant, const uint32_t *ids, size_t n)
+{
+    return XXH3_64bits_withSeed(ids, n * sizeof *ids, tenant + 1) | 1;
+}
+
+static uint64_t *model_slot(struct model *m, uint64_t h)
+{
+    size_t at = h % SET_SIZE;
+    while (m->set[at] && m->set[at] != h)
+        at = (at + 1) % SET_SIZE;
+    return &m->set[at];
+}
+
+static size_t model_pages(struct model *m, uint32_t tenant, const uint32_t *ids, size_t n)
+{
+    size_t p = 0;
+    while ((p + 1) * PT <= n - 1 && *model_slot(m, path_hash(tenant, ids, (p + 1) * PT)))
+        p++;
+    return p;
+}
+
+static void model_publish(struct model *m, uint32_t tenant, const uint32_t *ids, size_t n)
+{
+    for (size_t p = 1; p <= n / PT; p++) {
+        uint64_t h = path_hash(tenant, ids, p * PT);
+        *model_slot(m, h) = h;
+    }
+}
+
+/* What the index says of itself, counted again. */
+static void recount(struct cs_store *s)
+{
+    uint64_t spans = 0, on_disk = 0, cached = 0;
+    uint32_t in_heap[HEAP_COUNT] = {0};
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next) {
+            uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, disk_children = 0;
+            bool tail_unused = false;
+            for (uint32_t i = 0; i < sp->n_pages; i++) {
+                if (sp->page[i] == ARENA_NO_PAGE)
+                    continue;
+                const struct arena_page *p = &s->arena.pages[sp->page[i]];
+                assert_ptr_equal(p->owner, sp);
+                if (p->loading)
+                    loading++;
+                else
+                    device++;
+                if (p->refs > 0)
+                    live++;
+                else
+                    cached++;
+                tail_unused = p->refs == 0;
+            }
+            for (const struct span *c = sp->first_child; c; c = c->next_sibling) {
+                assert_ptr_equal(c->parent, sp);
+                children++;
+                device_children += c->n_device + c->n_loading > 0;
+                disk_children += c->disk != SPAN_DISK_NONE;
+            }
+            assert_int_equal(sp->n_device, device);
+            assert_int_equal(sp->n_loading, loading);
+            assert_int_equal(sp->n_live, live);
+            assert_int_equal(sp->n_children, children);
+            assert_int_equal(sp->n_device_children, device_children);
+            assert_int_equal(sp->n_disk_children, disk_children);
+            /* Nothing is kept for nothing. */
+            assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
+            assert_int_equal(sp->heap_slot[HEAP_DEVICE] != 0, tail_unused && sp->disk != SPAN_DISK_WRITING);
+            assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
+                             sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
+            for (int h = 0; h < HEAP_COUNT; h++) {
+                in_heap[h] += sp->heap_slot[h] != 0;
+                assert_true(!sp->heap_slot[h] || s->index.heaps[h].items[sp->heap_slot[h] - 1] == sp);
+            }
+            spans++;
+            on_disk += sp->disk == SPAN_DISK_DURABLE;
+        }
+    assert_int_equal(spans, s->index.n_spans);
+    assert_int_equal(on_disk, s->index.n_disk_spans);
+    assert_int_equal(cached, s->arena.n_cached);
+    for (int h = 0; h < HEAP_COUNT; h++)
+        assert_int_equal(in_heap[h], s->index.heaps[h].n);
+    pthread_mutex_unlock(&s->lock);
+}
+
+struct runner {
+    struct model *model;
+    struct cs_store *s;
+    struct fake_tier *f; /* NULL: no disk */
+    uint64_t rng;
+    uint32_t fail_one_in; /* 0: never */
+    bool exact;
+    struct {
+        struct cs_sequence *q;
+        bool settled;
+        uint32_t tenant;
+        uint32_t ids[MAX_TOKENS];
+        size_t n, n_published;
+        size_t n_known; /* pages that the model had when it was opened */
+    } open[N_OPEN];
+};
+
+static uint32_t pick(struct runner *r, uint32_t n)
+{
+    return (uint32_t)(random_next(&r->rng) >> 20) % n;
+}
+
+static struct cs_tenant tenant_of(uint32_t t)
+{
+    return (struct cs_tenant){.id = {(uint8_t)t}};
+}
+
+static void step_open(struct runner *r, size_t k)
+{
+    r->open[k].tenant = pick(r, 2);
+    r->open[k].n = 1 + pick(r, MAX_TOKENS);
+    r->open[k].n_published = 0;
+    r->open[k].settled = false;
+    /* Few choices a page, so that paths are shared and fork everywhere. */
+    for (size_t p = 0; p * PT < MAX_TOKENS; p++) {
+        uint32_t choice = pick(r, 4) == 0 ? pick(r, 3) : 0;
+        for (size_t i = p * PT; i < (p + 1) * PT && i < MAX_TOKENS; i++)
+            r->open[k].ids[i] = (uint32_t)(i * 10 + choice);
+    }
+    struct cs_tenant t = tenant_of(r->open[k].tenant);
+    r->open[k].n_known = model_pages(r->model, r->open[k].tenant, r->open[k].ids, r->open[k].n);
+    assert_int_equal(cs_sequence_open(r->s, &t, r->open[k].ids, r->open[k].n, &r->open[k].q), CS_OK);
+}
+
+static void step_settle(struct runner *r, size_t k)
+{
+    struct cs_reuse reuse;
+    if (!cs_sequence_poll(r->open[k].q, &reuse))
+        return;
+    size_t pages = cs_sequence_n_pages(r->open[k].q);
+    assert_int_equal(pages * PT, reuse.tokens_device + reuse.tokens_disk);
+    assert_true(pages <= r->open[k].n_known);
+    if (r->exact)
+        assert_int_equal(pages, r->open[k].n_known);
+    check_pages(r->open[k].q, r->open[k].ids, pages, r->open[k].tenant);
+    assert_int_equal(reuse.miss == CS_MISS_NONE, r->open[k].n > PT && pages == (r->open[k].n - 1) / PT);
+    r->open[k].settled = true;
+    r->open[k].n_published = pages * PT;
+}
+
+static void step_extend(struct runner *r, size_t k)
+{
+    struct cs_sequence *q = r->open[k].q;
+    size_t had = cs_sequence_n_pages(q), n = r->open[k].n_published + pick(r, 16);
+    if (n > MAX_TOKENS)
+        n = MAX_TOKENS;
+    if (cs_sequence_grow(q, n) != CS_OK)
+        return;
+    size_t full = n / PT;
+    fill_pages(q, r->open[k].ids, had, cs_sequence_n_pages(q) < full ? cs_sequence_n_pages(q) : full,
+               r->open[k].tenant);
+    /* The last page may be partial: it is filled for all its ids, which are known. */
+    if (cs_sequence_n_pages(q) > full && cs_sequence_n_pages(q) > had)
+        fill_pages(q, r->open[k].ids, cs_sequence_n_pages(q) - 1, cs_sequence_n_pages(q), r->open[k].tenant);
+    assert_int_equal(cs_sequence_publish(q, r->open[k].ids, n, NULL, 0), CS_OK);
+    model_publish(r->model, r->open[k].tenant, r->open[k].ids, n);
+    check_pages(q, r->open[k].ids, full, r->open[k].tenant);
+    if (n > r->open[k].n_published)
+        r->open[k].n_published = n;
+}
+
+static enum tier_result any_result(struct runner *r)
+{
+    static const enum tier_result bad[] = {TIER_EIO, TIER_CORRUPT_PAYLOAD, TIER_CORRUPT_HEADER};
+    if (r->fail_one_in && pick(r, r->fail_one_in) == 0)
+        return bad[pick(r, 3)];
+    return TIER_OK;
+}
+
+static void step(struct runner *r)
+{
+    size_t k = pick(r, N_OPEN);
+    switch (pick(r, 6)) {
+    case 0:
+    case 1:
+        if (r->f && r->f->n_reads)
+            fake_finish_read(r->f, pick(r, (uint32_t)r->f->n_reads), any_result(r));
+        break;
+    case 2:
+        if (r->f && r->f->n_writes)
+            fake_finish_write(r->f, any_result(r) == TIER_OK ? TIER_OK : TIER_EIO);
+        break;
+    default:
+        if (!r->open[k].q) {
+            step_open(r, k);
+        } else if (!r->open[k].settled) {
+            step_settle(r, k);
+            if (!r->open[k].settled && pick(r, 20) == 0) {
+                cs_sequence_close(r->open[k].q);
+                r->open[k].q = NULL;
+            }
+        } else if (pick(r, 4) == 0) {
+            cs_sequence_close(r->open[k].q);
+            r->open[k].q = NULL;
+        } else {
+            step_extend(r, k);
+        }
+    }
+}
+
+static void close_all(struct runner *r)
+{
+    for (size_t k = 0; k < N_OPEN; k++) {
+        if (r->open[k].q)
+            cs_sequence_close(r->open[k].q);
+        r->open[k].q = NULL;
+    }
+    if (r->f) {
+        fake_finish_reads(r->f, TIER_OK);
+        fake_finish_writes(r->f, TIER_OK);
+    }
+    assert_int_equal(stats_of(r->s).pages_live, 0);
+    recount(r->s);
+    check_balance(r->s);
+    cs_close(r->s, 0);
+}
+
+static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, uint32_t fail_one_in,
+                bool exact, int steps)
+{
+    struct fake_tier f = {.budget = disk_budget, .allow_parent_delete = fail_one_in > 0};
+    struct runner r = {.model = calloc(1, sizeof(struct model)),
+                       .f = disk_budget ? &f : NULL,
+                       .rng = seed,
+                       .fail_one_in = fail_one_in,
+                       .exact = exact};
+    assert_non_null(r.model);
+    for (int restart = 0; restart < (disk_budget ? 3 : 1); restart++) {
+        r.s = disk_budget ? fake_open(&f, c) : tiny_open(c);
+        recount(r.s);
+        for (int i = 0; i < steps; i++) {
+            step(&r);
+            check_balance(r.s);
+            if (i % 16 == 0)
+                recount(r.s);
+        }
+        close_all(&r);
+    }
+    if (disk_budget && fail_one_in == 0) {
+        /* Every durable row still leads somewhere. */
+        r.s = fake_open(&f, c);
+        assert_int_equal(stats_of(r.s).disk_spans, f.n_records);
+        cs_close(r.s, 0);
+    }
+    fake_free(&f);
+    free(r.model);
+}
+
+static void with_room_for_everything_reuse_is_exactly_what_was_published(void **state)
+{
+    (void)state;
+    struct cs_config c = tiny_config(4000);
+    c.index_bytes = 8 << 20;
+    for (uint64_t seed = 1; seed <= 10; seed++)
+        run(seed, &c, 0, 0, true, 600);
+}
+
+static void under_pressure_of_pages_and_index_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct cs_config c = tiny_config(20 + (uint32_t)(seed % 5) * 13);
+        c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
+        run(seed, &c, 0, 0, false, 600);
+    }
+}
+
+static void over_a_disk_with_small_budgets_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
+        c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
+        run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 0, false, 600);
+    }
+}
+
+static void over_a_failing_disk_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 30; seed++) {
+        struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
+        run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 3 + (uint32_t)seed % 10, false, 600);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(with_room_for_everything_reuse_is_exactly_what_was_published),
+        cmocka_unit_test(under_pressure_of_pages_and_index_nothing_wrong_is_served),
+        cmocka_unit_test(over_a_disk_with_small_budgets_nothing_wrong_is_served),
+        cmocka_unit_test(over_a_failing_disk_nothing_wrong_is_served),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
