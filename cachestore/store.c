@@ -361,5 +361,5 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
 
 int cs_open(const struct cs_config *config, struct cs_store **out, char *err, size_t err_len)
 {
-    return store_open(config, NULL, out, err, err_len);
+    return store_open(config, &tier_disk_vtable, out, err, err_len);
 }

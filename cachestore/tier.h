@@ -26,4 +26,6 @@ struct tier_vtable {
     void (*close)(struct tier_disk *t, uint32_t deadline_ms);
 };
 
+extern const struct tier_vtable tier_disk_vtable;
+
 #endif

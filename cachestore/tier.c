@@ -1,0 +1,20 @@
+/* The disk tier as a table (see tier.h). */
+#include "cachestore/tier.h"
+
+const struct tier_vtable tier_disk_vtable = {
+    .open = tier_disk_open,
+    .record_bytes = tier_disk_record_bytes,
+    .free_bytes = tier_disk_free_bytes,
+    .next_id = tier_disk_next_id,
+    .write = tier_disk_write,
+    .write_notes = tier_disk_write_notes,
+    .read = tier_disk_read,
+    .delete_span = tier_disk_delete,
+    .delete_notes = tier_disk_delete_notes,
+    .touch = tier_disk_touch,
+    .kick = tier_disk_kick,
+    .pending_bytes = tier_disk_pending_bytes,
+    .memory_bytes = tier_disk_memory_bytes,
+    .stats = tier_disk_stats,
+    .close = tier_disk_close,
+};

@@ -1,0 +1,399 @@
+/*
+ * The store over the real disk tier, on real files: warm after a clean close, after kill -9, with a byte of a
+ * volume changed, with the catalogue deleted, with smaller budgets; and what a publish and a restore cost.
+ */
+#include "tests/cachestore/harness.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_SKIPPED = 77, FLUSH_MS = 30000 };
+
+static char dir[256];
+
+static void make_dir(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/store-test-XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(dir));
+}
+
+static void remove_tree(const char *path)
+{
+    DIR *d = opendir(path);
+    if (!d) {
+        unlink(path);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        char inner[1024];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        snprintf(inner, sizeof inner, "%s/%s", path, e->d_name);
+        remove_tree(inner);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+static struct cs_config disk_config(uint32_t arena_pages)
+{
+    struct cs_config c = tiny_config(arena_pages);
+    c.index_bytes = 8 << 20;
+    c.disk_dir = dir;
+    c.disk_bytes = 64 << 20;
+    c.extent_bytes = 1 << 20;
+    return c;
+}
+
+static void check_path(struct cs_store *s, const uint32_t *ids, size_t n, uint32_t want)
+{
+    struct cs_reuse r = look_up(s, NULL, ids, n);
+    assert_int_equal(r.tokens_device + r.tokens_disk, want);
+}
+
+static void a_clean_close_leaves_everything_warm(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(256);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[101];
+    struct cs_note note = {.key = {5, 6}, .data = "remember", .len = 8};
+    struct cs_reuse r;
+    make_ids(ids, 101, 101, 0);
+    struct cs_sequence *q = open_settled(s, NULL, ids, 101, &r);
+    for (size_t n = 10; n <= 100; n += 10) { /* ten turns */
+        size_t had = cs_sequence_n_pages(q);
+        assert_int_equal(cs_sequence_grow(q, n), CS_OK);
+        fill_pages(q, ids, had, n / PT, 0);
+        if (n % PT) /* a partial page is filled when it is known what its ids will be */
+            fill_pages(q, ids, n / PT, n / PT + 1, 0);
+        assert_int_equal(cs_sequence_publish(q, ids, n, n == 100 ? &note : NULL, n == 100), CS_OK);
+    }
+    cs_sequence_close(q);
+    cs_close(s, FLUSH_MS);
+
+    s = tiny_open(&c);
+    struct cs_stats st = stats_of(s);
+    assert_true(st.disk_on);
+    assert_int_equal(st.disk_spans, st.spans);
+    r = look_up(s, NULL, ids, 100);
+    assert_int_equal(r.tokens_disk, 100);
+    assert_int_equal(r.miss, CS_MISS_NONE);
+    assert_int_equal(look_up(s, NULL, ids, 100).tokens_device, 100);
+    void *data;
+    uint32_t len;
+    assert_int_equal(cs_note_get(s, note.key, &data, &len), CS_OK);
+    assert_int_equal(len, 8);
+    assert_memory_equal(data, "remember", 8);
+    free(data);
+    st = stats_of(s);
+    assert_int_equal(st.bytes_read, 25 * PAGE);
+    assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
+    check_balance(s);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+/* Publishes paths 1..n in a child, writes a byte to the pipe after each durable one, and is killed. */
+static uint32_t run_and_kill(const struct cs_config *c, uint32_t first, uint32_t kill_after)
+{
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct cs_store *s = tiny_open(c);
+        for (uint32_t k = first;; k++) {
+            uint32_t ids[41];
+            make_ids(ids, 41, 16, k);
+            round_trip(s, NULL, ids, 40);
+            if (k % 3 == 0 && cs_flush(s, FLUSH_MS) == CS_OK && write(fds[1], &k, sizeof k) != sizeof k)
+                _exit(1);
+        }
+    }
+    close(fds[1]);
+    uint32_t last = 0, k;
+    for (uint32_t i = 0; i < kill_after; i++)
+        if (read(fds[0], &k, sizeof k) == sizeof k)
+            last = k;
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    while (read(fds[0], &k, sizeof k) == sizeof k)
+        last = k;
+    close(fds[0]);
+    assert_true(last > 0);
+    return last;
+}
+
+static void what_was_durable_survives_kill_9(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(2048);
+    uint32_t first = 1;
+    for (int round = 0; round < 4; round++) {
+        uint32_t last = run_and_kill(&c, first, 2 + (uint32_t)round * 3);
+        struct cs_store *s = tiny_open(&c);
+        for (uint32_t k = 1; k <= last; k++) {
+            uint32_t ids[41];
+            make_ids(ids, 41, 16, k);
+            check_path(s, ids, 40, 40);
+        }
+        struct cs_stats st = stats_of(s);
+        assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
+        check_balance(s);
+        cs_close(s, FLUSH_MS);
+        first = last + 1;
+    }
+    remove_tree(dir);
+}
+
+/* Calls fn for each volume file. */
+static int each_volume(int (*fn)(const char *path, void *ctx), void *ctx)
+{
+    DIR *d = opendir(dir);
+    int n = 0;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[1024];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= 1 << 20)
+            n += fn(path, ctx);
+    }
+    closedir(d);
+    return n;
+}
+
+static int flip_byte(const char *path, void *ctx)
+{
+    uint64_t at = *(const uint64_t *)ctx;
+    uint8_t byte;
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 0x40;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    close(fd);
+    return 1;
+}
+
+static void a_changed_byte_anywhere_is_a_miss_and_others_stay_warm(void **state)
+{
+    (void)state;
+    uint64_t rng = 12345;
+    uint64_t found = 0;
+    for (int round = 0; round < 12; round++) {
+        make_dir();
+        struct cs_config c = disk_config(512);
+        struct cs_store *s = tiny_open(&c);
+        uint32_t ids[41];
+        for (uint32_t k = 1; k <= 6; k++) {
+            make_ids(ids, 41, 0, k);
+            round_trip(s, NULL, ids, 40);
+        }
+        uint64_t used = stats_of(s).spans * 4 * PAGE;
+        cs_close(s, FLUSH_MS);
+        uint64_t at = random_next(&rng) % used;
+        assert_true(each_volume(flip_byte, &at) > 0);
+        s = tiny_open(&c);
+        uint32_t cold = 0;
+        for (uint32_t k = 1; k <= 6; k++) {
+            make_ids(ids, 41, 0, k);
+            struct cs_reuse r = look_up(s, NULL, ids, 40); /* checks the bytes of what it gets */
+            cold += r.tokens_disk < 40;
+            /* Served again in full after it was computed again. */
+            round_trip(s, NULL, ids, 40);
+            check_path(s, ids, 40, 40);
+        }
+        struct cs_stats st = stats_of(s);
+        assert_true(cold <= 1);
+        assert_int_equal(cold, st.quarantined);
+        assert_int_equal(cold, st.corrupt_header + st.corrupt_tokens + st.corrupt_payload);
+        found += cold;
+        cs_close(s, FLUSH_MS);
+        s = tiny_open(&c);
+        for (uint32_t k = 1; k <= 6; k++) {
+            make_ids(ids, 41, 0, k);
+            check_path(s, ids, 40, 40);
+        }
+        cs_close(s, FLUSH_MS);
+        remove_tree(dir);
+    }
+    assert_true(found > 0); /* most bytes belong to somebody */
+}
+
+static void a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(256);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[41];
+    make_ids(ids, 41, 41, 0);
+    round_trip(s, NULL, ids, 40);
+    cs_close(s, FLUSH_MS);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; (e = readdir(d));) {
+        char path[1024];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (e->d_name[0] != '.' && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            remove_tree(path);
+    }
+    closedir(d);
+    s = tiny_open(&c);
+    look_up(s, NULL, ids, 40);
+    round_trip(s, NULL, ids, 40);
+    cs_close(s, FLUSH_MS);
+    s = tiny_open(&c);
+    check_path(s, ids, 40, 40);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+static void another_fingerprint_never_hits(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(256);
+    uint32_t ids[41];
+    make_ids(ids, 41, 41, 0);
+    struct cs_store *s = tiny_open(&c);
+    round_trip(s, NULL, ids, 40);
+    cs_close(s, FLUSH_MS);
+    struct cs_config changed = c;
+    changed.fingerprint[31] ^= 1;
+    s = tiny_open(&changed);
+    struct cs_reuse r = look_up(s, NULL, ids, 40);
+    assert_int_equal(r.tokens_device + r.tokens_disk, 0);
+    assert_int_equal(r.miss, CS_MISS_COLD);
+    assert_true(stats_of(s).records_foreign > 0);
+    cs_close(s, FLUSH_MS);
+    s = tiny_open(&c);
+    check_path(s, ids, 40, 40);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+static void a_store_in_use_is_refused(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(16);
+    struct cs_store *s = tiny_open(&c), *second = NULL;
+    char err[200] = "";
+    assert_int_equal(cs_open(&c, &second, err, sizeof err), CS_EBUSY);
+    assert_true(strlen(err) > 0);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+static void the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(256);
+    c.disk_bytes = 24 << 20;
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[41];
+    for (uint32_t k = 1; k <= 700; k++) {
+        make_ids(ids, 41, 12, k);
+        round_trip(s, NULL, ids, 40);
+        check_balance(s);
+        if (k % 50 == 0)
+            assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+    }
+    struct cs_stats st = stats_of(s);
+    assert_true(st.evicted_disk_spans > 0);
+    assert_int_equal(st.corrupt_header + st.corrupt_payload + st.io_errors, 0);
+    make_ids(ids, 41, 12, 700);
+    check_path(s, ids, 40, 40);
+    cs_close(s, FLUSH_MS);
+    c.disk_bytes = 20 << 20;
+    s = tiny_open(&c);
+    check_path(s, ids, 40, 40);
+    make_ids(ids, 41, 12, 701);
+    round_trip(s, NULL, ids, 40);
+    assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+    check_balance(s);
+    cs_close(s, FLUSH_MS);
+    s = tiny_open(&c);
+    check_path(s, ids, 40, 40);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+static void cost_follows_bytes_and_not_messages(void **state)
+{
+    (void)state;
+    enum { TOKENS = 240 * PT };
+    static uint32_t ids[TOKENS + 1];
+    make_ids(ids, TOKENS + 1, TOKENS + 1, 0);
+    uint64_t rows_of_publishes[2];
+    for (int turns = 0; turns < 2; turns++) {
+        size_t step = turns ? PT : TOKENS; /* 240 publishes of a page, or one */
+        make_dir();
+        struct cs_config c = disk_config(1024);
+        struct cs_store *s = tiny_open(&c);
+        struct cs_reuse r;
+        struct cs_sequence *q = open_settled(s, NULL, ids, TOKENS + 1, &r);
+        for (size_t n = step; n <= TOKENS; n += step) {
+            size_t had = cs_sequence_n_pages(q);
+            assert_int_equal(cs_sequence_grow(q, n), CS_OK);
+            fill_pages(q, ids, had, n / PT, 0);
+            assert_int_equal(cs_sequence_publish(q, ids, n, NULL, 0), CS_OK);
+        }
+        cs_sequence_close(q);
+        assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+        struct cs_stats st = stats_of(s);
+        rows_of_publishes[turns] = st.catalog_rows;
+        assert_true(st.publish_spans <= st.publishes + TOKENS / PT / SPAN_PAGES);
+        assert_true(st.catalog_rows <= st.publishes + TOKENS / PT / SPAN_PAGES + 4);
+        assert_int_equal(st.publish_pages, TOKENS / PT);
+        cs_close(s, FLUSH_MS);
+        s = tiny_open(&c);
+        r = look_up(s, NULL, ids, TOKENS);
+        assert_int_equal(r.tokens_disk, TOKENS);
+        st = stats_of(s);
+        assert_int_equal(st.bytes_read, (uint64_t)TOKENS / PT * PAGE);
+        cs_close(s, FLUSH_MS);
+        remove_tree(dir);
+    }
+    assert_true(rows_of_publishes[0] < rows_of_publishes[1]);
+}
+
+int main(void)
+{
+    /* Where io_uring is forbidden there is no disk tier to test. */
+    make_dir();
+    struct cs_config c = disk_config(16);
+    struct cs_store *s = tiny_open(&c);
+    bool on = stats_of(s).disk_on;
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+    if (!on) {
+        fprintf(stderr, "SKIPPED: the disk tier cannot be had here (io_uring)\n");
+        return EXIT_SKIPPED;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_clean_close_leaves_everything_warm),
+        cmocka_unit_test(what_was_durable_survives_kill_9),
+        cmocka_unit_test(a_changed_byte_anywhere_is_a_miss_and_others_stay_warm),
+        cmocka_unit_test(a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on),
+        cmocka_unit_test(another_fingerprint_never_hits),
+        cmocka_unit_test(a_store_in_use_is_refused),
+        cmocka_unit_test(the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it),
+        cmocka_unit_test(cost_follows_bytes_and_not_messages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
