@@ -311,7 +311,7 @@ static void log_call(struct eng_call *c)
     bool ran = c->submitted, done = c->done;
     struct eng_usage usage = c->usage;
     pthread_mutex_unlock(&c->lock);
-    if (c->status >= 500)
+    if (c->status >= 500 && c->status != 503)
         eng_server_log(c->server, CS_LOG_WARN, "%s %d", c->route ? c->route->path : "?", c->status);
     else if (ran && !done)
         eng_server_log(c->server, CS_LOG_INFO, "%s cancelled by the client", c->route->path);

@@ -201,7 +201,7 @@ class Server:
         return self.get("/cache").json
 
     def busy(self):
-        """Requests that the engine holds."""
+        """Sequences and waiting requests that the engine holds."""
         requests = self.cache()["requests"]
         return requests["running"] + requests["waiting"]
 

@@ -183,7 +183,7 @@ class Reuse:
 
     def test_a_seed_says_the_same_cold_and_warm(self):
         def text(usage_of, **fields):
-            talk = Talk(self.client)
+            talk = Talk(self.client, [{"role": "system", "content": "Nobody else has this system message."}])
             usage_of.append(talk.say("same " + STORY, seed=9, temperature=1, **fields))
             return talk.messages[-1]["content"]
         usages = []
