@@ -213,24 +213,32 @@ struct cs_inspect;
 struct cs_store_info {
     uint32_t format_version;
     char uuid[37];
+    bool catalog_ok; /* false: missing or damaged; what follows was read from the records' headers */
     uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_notes, payload_bytes;
 };
 struct cs_span_info {
-    uint64_t record_id[2];
-    struct cs_key key, parent; /* parent: key of the page before the span's first page; zero at a root */
+    uint64_t record_id[2];        /* nonce, sequence */
+    uint64_t parent_record_id[2]; /* the span that holds the page before; zero at a root or where it is not
+                                     stored */
+    uint32_t depth;               /* stored spans above it */
+    struct cs_key key, parent;    /* parent: key of the page before the span's first page; zero at a root */
     uint8_t fingerprint[32];
     struct cs_tenant tenant;
     uint32_t first_position, n_tokens, n_pages;
     uint64_t payload_bytes, disk_bytes;
     int64_t created_unix, used_unix;
 };
-/* Takes the store's lock: CS_EBUSY when it is in use. Reads only. */
+/* Takes the store's lock: CS_EBUSY when it is in use. CS_ENOTFOUND (no such directory), CS_EFORMAT,
+ * CS_EVERSION, CS_EIO, CS_ENOMEM; err gets one line. Reads only; a damaged catalogue is not an error
+ * (catalog_ok). */
 int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
 void cs_inspect_close(struct cs_inspect *i);
 int cs_inspect_info(struct cs_inspect *i, struct cs_store_info *out);
-/* Calls fn for each span, parents before children; a non-zero return of fn stops and is returned. */
+/* Calls fn for each span, path by path: a parent comes before its children, and they directly behind it with
+ * theirs. A non-zero return of fn stops and is returned. */
 int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_span_info *span), void *ctx);
-/* Reads and checks one span whole: CS_OK, CS_ECORRUPT (why has one line) or CS_EIO. */
+/* Reads and checks one span whole: CS_OK, CS_ECORRUPT (why has one line), CS_ENOTFOUND, CS_EIO or CS_ENOMEM.
+ */
 int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
 
 #endif

@@ -100,6 +100,15 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
     return options;
 }
 
+static bool catalog_present(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool present = fd >= 0 && faccessat(fd, "CURRENT", F_OK, 0) == 0;
+    if (fd >= 0)
+        close(fd);
+    return present;
+}
+
 int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len)
 {
@@ -117,6 +126,11 @@ int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct c
     /* RocksDB would make it readable by others. */
     if (!read_only && mkdir(path, 0700) < 0 && errno != EEXIST) {
         snprintf(err, err_len, "cannot make %s: %s", path, strerror(errno));
+        rc = CS_ECORRUPT;
+        goto out;
+    }
+    if (read_only && !catalog_present(path)) { /* RocksDB would make the folder for its log */
+        snprintf(err, err_len, "there is none");
         rc = CS_ECORRUPT;
         goto out;
     }

@@ -1,0 +1,431 @@
+/*
+ * Damage to a store that is closed: every changed byte of a record is a miss of that record and of no other,
+ * a damaged STORE file is refused and left alone, a damaged or missing catalogue is rebuilt.
+ */
+#include "tests/disk/harness.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "formats/record.h"
+
+enum { N = 6, PAGES = 20 };
+
+static char *path_of(const struct rig *r, const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", r->dir, name);
+    return path;
+}
+
+/* XORs one byte of a file. */
+static void flip(const char *path, uint64_t offset, uint8_t mask)
+{
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    uint8_t byte;
+    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= mask;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
+}
+
+/* Where the record of span `number` begins in volume.000. */
+static uint64_t record_offset(const struct rig *r, uint32_t number)
+{
+    static uint8_t header[4096] __attribute__((aligned(8)));
+    int fd = open(path_of(r, "volume.000"), O_RDONLY);
+    assert_true(fd >= 0);
+    for (uint64_t at = 0; pread(fd, header, sizeof header, (off_t)at) == sizeof header; at += CHUNK) {
+        struct fmt_record rec;
+        if (fmt_record_decode(header, sizeof header, &rec) == FMT_RECORD_OK && rec.key[0] == number) {
+            close(fd);
+            return at;
+        }
+    }
+    close(fd);
+    fail_msg("span %u is not in volume.000", number);
+    return 0;
+}
+
+static void filled(struct rig *r)
+{
+    rig_init(r);
+    rig_open(r);
+    struct span_io *s[N];
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = span_make(r, i, PAGES);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r->tier);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(span_wait(s[i]), TIER_OK);
+        span_free(s[i]);
+    }
+    rig_close(r);
+}
+
+static enum tier_result get_seen(struct rig *r, uint32_t number)
+{
+    const struct seen_span *s = find_seen(r, number);
+    return s == NULL ? TIER_NOTFOUND : get(r, s->id, number, s->n_pages);
+}
+
+static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    uint64_t at = record_offset(&r, 2);
+    /* Every field of the header, its checksum, ids, sums, then pages. */
+    static const uint32_t offsets[] = {0,
+                                       7,
+                                       8,
+                                       12,
+                                       16,
+                                       31,
+                                       32,
+                                       40,
+                                       47,
+                                       48,
+                                       52,
+                                       56,
+                                       64,
+                                       80,
+                                       96,
+                                       128,
+                                       144,
+                                       148,
+                                       152,
+                                       156,
+                                       160,
+                                       168,
+                                       176,
+                                       255,
+                                       256,
+                                       260,
+                                       264,
+                                       300,
+                                       500,
+                                       700,
+                                       1000,
+                                       2000,
+                                       4087,
+                                       4088,
+                                       4095,
+                                       4096,
+                                       4097,
+                                       8191,
+                                       8192,
+                                       5 * 4096 + 77,
+                                       20 * 4096 + 4095};
+    for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+        uint8_t mask = (uint8_t)(1u << (i % 8));
+        flip(path_of(&r, "volume.000"), at + offsets[i], mask);
+        rig_open(&r);
+        assert_int_equal(r.n_seen, N);
+        enum tier_result result = get_seen(&r, 2);
+        assert_int_equal(result, offsets[i] < 4096 ? TIER_CORRUPT_HEADER : TIER_CORRUPT_PAYLOAD);
+        assert_int_equal(get_seen(&r, 1), TIER_OK);
+        assert_int_equal(get_seen(&r, 3), TIER_OK);
+        rig_close(&r);
+        flip(path_of(&r, "volume.000"), at + offsets[i], mask);
+    }
+    rig_open(&r);
+    assert_int_equal(get_seen(&r, 2), TIER_OK);
+    rig_destroy(&r);
+}
+
+/* A record that is whole but of another place: the header says so, and seeds make every page fail. */
+static void test_misplaced_and_stale_records_are_misses(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    uint64_t from = record_offset(&r, 1), to = record_offset(&r, 4);
+    static uint8_t buffer[4096 * (PAGES + 1)];
+    int fd = open(path_of(&r, "volume.000"), O_RDWR);
+    assert_int_equal(pread(fd, buffer, sizeof buffer, (off_t)from), sizeof buffer);
+    assert_int_equal(pwrite(fd, buffer, sizeof buffer, (off_t)to), sizeof buffer);
+    rig_open(&r);
+    assert_int_equal(get_seen(&r, 4), TIER_CORRUPT_HEADER);
+    assert_int_equal(get_seen(&r, 1), TIER_OK);
+    rig_close(&r);
+    /* Only a page of it. */
+    uint64_t other = record_offset(&r, 3);
+    assert_int_equal(pwrite(fd, buffer + 4096 * 5, 4096, (off_t)(other + 4096 * 5)), 4096);
+    close(fd);
+    rig_open(&r);
+    assert_int_equal(get_seen(&r, 3), TIER_CORRUPT_PAYLOAD);
+    rig_destroy(&r);
+}
+
+static void test_volume_cut_short_loses_only_what_it_held(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    uint64_t at = record_offset(&r, 5);
+    assert_int_equal(truncate(path_of(&r, "volume.000"), (off_t)(at + CHUNK)), 0);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, N - 1);
+    assert_null(find_seen(&r, 5));
+    for (uint32_t i = 0; i < N - 1; i++)
+        assert_int_equal(get_seen(&r, i), TIER_OK);
+    put(&r, 50, PAGES);
+    rig_close(&r);
+    assert_int_equal(unlink(path_of(&r, "volume.000")), 0);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, 0);
+    struct record_id id = put(&r, 60, PAGES);
+    assert_int_equal(get(&r, id, 60, PAGES), TIER_OK);
+    rig_destroy(&r);
+}
+
+/* The file shrinks while the store is open: the read ends early. */
+static void test_volume_cut_while_open_is_a_miss(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    uint64_t at = record_offset(&r, 5);
+    rig_open(&r);
+    assert_int_equal(truncate(path_of(&r, "volume.000"), (off_t)(at + 4096 * 8)), 0);
+    enum tier_result result = get_seen(&r, 5);
+    assert_true(result == TIER_CORRUPT_HEADER || result == TIER_CORRUPT_PAYLOAD);
+    assert_int_equal(get_seen(&r, 1), TIER_OK);
+    rig_destroy(&r);
+}
+
+static void test_damaged_store_file_is_refused_and_left_alone(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    char err[256];
+    struct stat st;
+    assert_int_equal(stat(path_of(&r, "STORE"), &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    assert_int_equal(stat(r.dir, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    assert_int_equal(stat(path_of(&r, "STORE"), &st), 0);
+    for (off_t i = 0; i < st.st_size; i++) {
+        flip(path_of(&r, "STORE"), (uint64_t)i, 1);
+        int rc = rig_try_open(&r, err, sizeof err);
+        assert_true(rc == CS_EFORMAT || rc == CS_EVERSION);
+        assert_null(r.tier);
+        flip(path_of(&r, "STORE"), (uint64_t)i, 1);
+    }
+    /* Cut short, empty, missing. */
+    static char text[1024];
+    int fd = open(path_of(&r, "STORE"), O_RDWR);
+    ssize_t len = read(fd, text, sizeof text);
+    assert_true(len > 100);
+    assert_int_equal(ftruncate(fd, len / 2), 0);
+    assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
+    assert_int_equal(unlink(path_of(&r, "STORE")), 0);
+    assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
+    close(fd);
+    fd = open(path_of(&r, "STORE"), O_RDWR | O_CREAT, 0600);
+    assert_int_equal(write(fd, text, (size_t)len), len);
+    close(fd);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, N);
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&r, i), TIER_OK);
+    rig_destroy(&r);
+}
+
+static void test_other_format_version_is_named(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    char err[256];
+    flip(path_of(&r, "STORE"), strlen("isotherm-store "), '1' ^ '7');
+    assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EVERSION);
+    assert_non_null(strstr(err, "7"));
+    rig_destroy(&r);
+}
+
+static void test_directory_of_others_is_not_taken(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    char err[256];
+    int fd = open(path_of(&r, "thesis.doc"), O_CREAT | O_WRONLY, 0600);
+    close(fd);
+    assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
+    assert_int_not_equal(access(path_of(&r, "STORE"), F_OK), 0);
+    rig_destroy(&r);
+}
+
+static void test_second_open_is_busy(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    rig_open(&r);
+    struct rig second = r;
+    second.tier = NULL;
+    second.seen = NULL;
+    char err[256];
+    assert_int_equal(rig_try_open(&second, err, sizeof err), CS_EBUSY);
+    assert_non_null(strstr(err, "in use"));
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&r, i), TIER_OK);
+    rig_destroy(&r);
+}
+
+static void test_missing_catalogue_is_rebuilt(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    uint64_t damaged = record_offset(&r, 3);
+    flip(path_of(&r, "volume.000"), damaged + 300, 1);
+    remove_tree(path_of(&r, "catalog"));
+    rig_open(&r);
+    assert_int_equal(r.n_seen, N - 1); /* the damaged header is no header */
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&r, i), i == 3 ? TIER_NOTFOUND : TIER_OK);
+    assert_true(tier_disk_next_id(r.tier).sequence > r.seen[0].id.sequence);
+    struct record_id id = put(&r, 77, PAGES);
+    rig_reopen(&r);
+    assert_int_equal(get(&r, id, 77, PAGES), TIER_OK);
+    rig_destroy(&r);
+}
+
+/* Each file of the catalogue in turn: garbage, cut in half, emptied, removed. Whatever RocksDB makes of it,
+ * the store opens, and what it still has is right. */
+static void test_damaged_catalogue_never_gives_wrong_bytes(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        for (int which = 0;; which++) {
+            struct rig r;
+            filled(&r);
+            rig_open(&r); /* a second life, so that tables and a log exist side by side */
+            put(&r, 10, PAGES);
+            rig_close(&r);
+            DIR *d = opendir(path_of(&r, "catalog"));
+            assert_non_null(d);
+            char victim[300] = "";
+            int i = 0;
+            for (struct dirent *e; (e = readdir(d)) != NULL;) {
+                if (e->d_name[0] != '.' && strcmp(e->d_name, "LOCK") != 0 && i++ == which)
+                    snprintf(victim, sizeof victim, "catalog/%s", e->d_name);
+            }
+            closedir(d);
+            if (victim[0] == 0) {
+                assert_true(which >= 4);
+                rig_destroy(&r);
+                break;
+            }
+            struct stat st;
+            assert_int_equal(stat(path_of(&r, victim), &st), 0);
+            if (way == 0) {
+                for (off_t at = 3; at < st.st_size; at += 37)
+                    flip(path_of(&r, victim), (uint64_t)at, 0x55);
+            } else if (way < 3) {
+                assert_int_equal(truncate(path_of(&r, victim), way == 1 ? st.st_size / 2 : 0), 0);
+            } else {
+                assert_int_equal(unlink(path_of(&r, victim)), 0);
+            }
+            rig_open(&r);
+            for (size_t k = 0; k < r.n_seen; k++)
+                assert_int_equal(get(&r, r.seen[k].id, r.seen[k].number, r.seen[k].n_pages), TIER_OK);
+            struct record_id id = put(&r, 20, PAGES);
+            rig_reopen(&r);
+            assert_int_equal(get(&r, id, 20, PAGES), TIER_OK);
+            rig_destroy(&r);
+        }
+    }
+}
+
+static void test_catalogue_of_another_store_is_not_believed(void **state)
+{
+    (void)state;
+    struct rig a, b;
+    filled(&a);
+    filled(&b);
+    char from[512];
+    snprintf(from, sizeof from, "%s/catalog", a.dir);
+    remove_tree(path_of(&b, "catalog"));
+    assert_int_equal(rename(from, path_of(&b, "catalog")), 0);
+    rig_open(&b);
+    assert_int_equal(b.n_seen, N);
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&b, i), TIER_OK);
+    rig_destroy(&a);
+    rig_destroy(&b);
+}
+
+/* In a child process without io_uring_setup: CS_EIO and a reason, not a crash. */
+static int without_uring(struct rig *r)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        return 77;
+    char err[256] = "";
+    int rc = rig_try_open(r, err, sizeof err);
+    return rc == CS_EIO && strstr(err, "io_uring") != NULL ? 0 : 1;
+}
+
+static void test_refused_io_uring_is_an_error_with_a_reason(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(without_uring(&r));
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) != 77)
+        assert_int_equal(WEXITSTATUS(status), 0);
+    rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused_io_uring_is_an_error_with_a_reason),
+        cmocka_unit_test(test_any_changed_byte_is_a_miss_of_its_record_only),
+        cmocka_unit_test(test_misplaced_and_stale_records_are_misses),
+        cmocka_unit_test(test_volume_cut_short_loses_only_what_it_held),
+        cmocka_unit_test(test_volume_cut_while_open_is_a_miss),
+        cmocka_unit_test(test_damaged_store_file_is_refused_and_left_alone),
+        cmocka_unit_test(test_other_format_version_is_named),
+        cmocka_unit_test(test_directory_of_others_is_not_taken),
+        cmocka_unit_test(test_second_open_is_busy),
+        cmocka_unit_test(test_missing_catalogue_is_rebuilt),
+        cmocka_unit_test(test_damaged_catalogue_never_gives_wrong_bytes),
+        cmocka_unit_test(test_catalogue_of_another_store_is_not_believed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
