@@ -28,6 +28,7 @@ struct seen_span {
 /* An open tier and what it reported when it opened. */
 struct rig {
     char dir[64];
+    bool in_memory;
     struct cs_config config;
     struct tier_disk *tier;
     uint8_t secret[16];
@@ -44,8 +45,10 @@ struct rig {
     unsigned n_done; /* completions so far */
 };
 
-/* A fresh directory under the build's or $TMPDIR's; removed by rig_destroy. */
+/* A fresh directory below the working directory, or in /dev/shm where there is one; removed by rig_destroy.
+ */
 void rig_init(struct rig *r);
+void rig_init_in_memory(struct rig *r, bool in_memory);
 void rig_destroy(struct rig *r);
 int rig_try_open(struct rig *r, char *err, size_t err_len);
 void rig_open(struct rig *r);

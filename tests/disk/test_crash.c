@@ -42,7 +42,7 @@ static void child_delete(struct rig *r, size_t i)
 static int child_main(const char *dir, uint32_t round)
 {
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     remove_tree(r.dir);
     snprintf(r.dir, sizeof r.dir, "%s", dir);
     r.config.flush_interval_ms = 5;
@@ -171,7 +171,7 @@ static void test_acknowledged_spans_survive_kill_9(void **state)
     const char *text = getenv("ISOTHERM_CRASH_LOOPS");
     uint32_t loops = text != NULL ? (uint32_t)strtoul(text, NULL, 10) : 30;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     uint64_t random = 42;
     for (uint32_t i = 0; i < loops; i++)
         one_kill(self_path, &r, i + 1, &random);

@@ -62,7 +62,7 @@ static uint64_t record_offset(const struct rig *r, uint32_t number)
 
 static void filled(struct rig *r)
 {
-    rig_init(r);
+    rig_init_in_memory(r, true);
     rig_open(r);
     struct span_io *s[N];
     for (uint32_t i = 0; i < N; i++) {
@@ -266,7 +266,7 @@ static void test_directory_of_others_is_not_taken(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     char err[256];
     int fd = open(path_of(&r, "thesis.doc"), O_CREAT | O_WRONLY, 0600);
     close(fd);
@@ -398,7 +398,7 @@ static void test_refused_io_uring_is_an_error_with_a_reason(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
