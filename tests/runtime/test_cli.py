@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""The command line: what is wrong is one line on stderr and exit code 2; run and info do what they say.
+
+  test_cli.py ISOTHERM        models in $ISOTHERM_TEST_MODELS
+"""
+import os
+import subprocess
+import sys
+import unittest
+
+ISOTHERM = sys.argv.pop(1)
+MODELS = os.environ["ISOTHERM_TEST_MODELS"]
+MODEL = os.path.join(MODELS, "qwen2-q8_0.gguf")
+
+
+def isotherm(*arguments, stdin=""):
+    return subprocess.run([ISOTHERM, *arguments], input=stdin, capture_output=True, text=True, errors="replace", timeout=120)
+
+
+class Refusals(unittest.TestCase):
+    def refuse(self, needle, *arguments):
+        result = isotherm(*arguments)
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn(needle, result.stderr)
+
+    def test_commands_and_flags(self):
+        self.refuse("frobnicate", "frobnicate")
+        self.refuse("--frob", "serve", "--model", MODEL, "--frob")
+        self.refuse("--port", "run", "--model", MODEL, "--port", "80")
+        self.refuse("--model FILE is needed", "serve")
+        self.refuse("--model needs a value", "info", "--model")
+        self.refuse("extra", "info", "--model", MODEL, "extra")
+        self.refuse("--debug takes no value", "serve", "--model", MODEL, "--debug=1")
+
+    def test_values(self):
+        for flag, value in (
+            ("--port", "65536"), ("--port", "-1"), ("--port", "80x"), ("--port", ""), ("--context", "0"),
+            ("--context", "99999999999999999999"), ("--threads", "0"), ("--max-concurrency", "0"), ("--kv-cache", "0"),
+            ("--kv-cache", "12Q"), ("--kv-cache", "-5M"), ("--kv-cache", "1e9"), ("--kv-cache", "99999999999T"),
+            ("--kv-cache-dtype", "f64"), ("--cpu-isa", "sse"), ("--scheduler-policy", "random"), ("--log-format", "xml"),
+            ("--chat-template", "nosuch"), ("--prefix-cache-disk", ""),
+        ):
+            self.refuse(flag, "serve", "--model", MODEL, flag, value)
+        self.refuse("--temperature", "run", "--model", MODEL, "--temperature", "nan")
+        self.refuse("--top-p", "run", "--model", MODEL, "--top-p=1.5")
+
+    def test_combinations(self):
+        self.refuse("exclude each other", "serve", "--model", MODEL, "--kv-cache", "1G", "--kv-cache-limit", "memory")
+        self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
+        result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("less than two pages", result.stderr.splitlines()[-1])
+
+    def test_files(self):
+        self.refuse("No such file", "serve", "--model", "/nonexistent.gguf")
+        self.refuse("not a file", "info", "--model", MODELS)
+        self.refuse("No such file", "serve", "--model", MODEL, "--api-key-file", "/nonexistent.keys")
+
+    def test_a_file_that_is_no_model(self):
+        result = isotherm("info", "--model", os.path.abspath(__file__))
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+
+
+class Help(unittest.TestCase):
+    def test_help_lists_the_flags(self):
+        self.assertIn("serve", isotherm("--help").stdout)
+        for command, flags in (("serve", ("--model FILE", "--prefix-cache-disk-size SIZE", "--kv-cache-limit")),
+                               ("run", ("--temperature", "--prompt")), ("info", ("--kv-cache-dtype",))):
+            result = isotherm(command, "--help")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            for flag in flags:
+                self.assertIn(flag, result.stdout)
+        self.assertTrue(isotherm("--version").stdout.startswith("isotherm "))
+        self.assertEqual(isotherm().returncode, 2)
+
+
+class Info(unittest.TestCase):
+    def test_geometry(self):
+        result = isotherm("info", "--model", MODEL, "--kv-cache", "1M", "--context", "100")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        lines = {line.split("  ")[0]: line for line in result.stdout.splitlines()}
+        self.assertIn("qwen2", lines["model"])
+        self.assertIn("2 heads · 1 kv heads · head dim 64", lines["attention"])
+        self.assertIn("512 a token (f16)", lines["kv bytes"])
+        self.assertIn("16 tokens · 8.0 KiB · stride 8.0 KiB", lines["page"])
+        self.assertIn("0 B", lines["checkpoint"])
+        self.assertIn("56.0 KiB", lines["one context"])
+        self.assertIn("1.0 MiB of pages · 2048 tokens", lines["what fits"])
+
+
+class Run(unittest.TestCase):
+    def test_one_shot_repeats_for_a_seed(self):
+        arguments = ("run", "--model", MODEL, "--seed", "3", "--max-tokens", "12", "-p", "Hello there")
+        first, second = isotherm(*arguments), isotherm(*arguments)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertEqual(first.stdout, second.stdout)
+        self.assertIn("tokens", first.stderr)
+        self.assertIn("reused 0 (cold)", first.stderr)
+
+    def test_a_second_turn_reuses_the_first(self):
+        result = isotherm("run", "--model", MODEL, "--temperature", "0", "--max-tokens", "40",
+                          stdin="A first message that fills some pages of the cache.\n\nAnd a second one.\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        turns = [line for line in result.stderr.splitlines() if line.startswith("[") and "reused" in line]
+        self.assertEqual(len(turns), 2)
+        self.assertIn("reused 0 (cold)", turns[0])
+        self.assertNotIn("reused 0", turns[1])
+
+    def test_prompt_over_the_context(self):
+        result = isotherm("run", "--model", MODEL, "--context", "32", "-p", "word " * 200)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("the context of 32", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
