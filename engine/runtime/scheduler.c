@@ -436,10 +436,13 @@ static void plan(struct eng_engine *e)
     double first = n_prefill > 1 ? budget / 2 : budget;
     double rest = budget - first;
     give_chunk(e, oldest, &first);
-    if (oldest->chunk == 0) { /* some progress in every step, whatever it takes */
-        size_t least = tokens_left(oldest) < PAGE ? tokens_left(oldest) : PAGE;
+    /* A page in every step, whatever it takes: less costs as much (the weights are read all the same), and a
+     * pace that was learned too slow is corrected only by chunks that tell something. */
+    size_t least = tokens_left(oldest) < PAGE ? tokens_left(oldest) : PAGE;
+    if (oldest->chunk < least && !e->pace.fixed_tokens)
         oldest->chunk = (uint32_t)least;
-    }
+    else if (oldest->chunk == 0)
+        oldest->chunk = 1;
     if (n_prefill == 1)
         return;
     rest += first;
