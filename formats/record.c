@@ -263,6 +263,15 @@ int fmt_record_encode(const struct fmt_record *r, void *out, size_t header_bytes
     return FMT_RECORD_OK;
 }
 
+static bool all_zero(const uint8_t *bytes, uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to; i++) {
+        if (bytes[i] != 0)
+            return false;
+    }
+    return true;
+}
+
 static int fixed_check(const struct record_fixed *f)
 {
     if (memcmp(f->magic, record_magic, sizeof f->magic) != 0)
@@ -285,10 +294,8 @@ static int common_decode(const uint8_t *buf, size_t len, struct fmt_record *r, u
     int rc = fixed_check(&f);
     if (rc != FMT_RECORD_OK)
         return rc;
-    for (size_t i = 0; i < sizeof f.reserved; i++) {
-        if (f.reserved[i] != 0)
-            return FMT_RECORD_EFIELD;
-    }
+    if (!all_zero(f.reserved, 0, sizeof f.reserved))
+        return FMT_RECORD_EFIELD;
     memset(r, 0, sizeof *r);
     memcpy(r->store_uuid, f.store_uuid, sizeof r->store_uuid);
     r->id_nonce = f.id_nonce;
@@ -354,7 +361,9 @@ int fmt_record_decode(const void *buf, size_t len, struct fmt_record *r)
     rc = common_decode(p, header_bytes, r, &header_bytes);
     if (rc != FMT_RECORD_OK)
         return rc;
-    uint64_t sums = sums_offset(r->n_runs, r->n_pages, r->page_tokens);
+    uint64_t sums = sums_offset(r->n_runs, r->n_pages, r->page_tokens), sums_end = sums + 8ull * r->n_pages;
+    if (!all_zero(p, fmt_record_row_bytes(r), sums) || !all_zero(p, sums_end, header_bytes - 8))
+        return FMT_RECORD_EFIELD;
     r->page_sums = (const uint64_t *)(const void *)(p + sums);
     return FMT_RECORD_OK;
 }
