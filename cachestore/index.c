@@ -68,11 +68,6 @@ void index_close(struct index *ix)
     *ix = (struct index){0};
 }
 
-bool index_fits_locked(const struct index *ix, uint32_t n_pages)
-{
-    return ix->bytes + index_span_bytes(ix, n_pages) <= ix->budget && ix->n_spans < ix->heap_capacity;
-}
-
 /* ---- heaps ------------------------------------------------------------------------------------------- */
 
 static struct evict_facts facts_of(const struct span *sp)

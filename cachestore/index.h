@@ -94,8 +94,6 @@ int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint
 void index_close(struct index *ix);
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
-/* True: one more span of n_pages fits the budget. */
-bool index_fits_locked(const struct index *ix, uint32_t n_pages);
 /* Adds a span without bytes in any tier; copies ids. NULL: no memory. */
 struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
                               struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
