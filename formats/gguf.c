@@ -39,9 +39,10 @@ struct key {
     char *name;
     enum fmt_gguf_type type;
     enum fmt_gguf_type elem; /* arrays */
-    uint64_t n;              /* array elements, or bytes of a string */
-    const uint8_t *data;     /* value, first element, or a string's bytes */
-    const uint8_t **strings; /* arrays of strings: where each one's length field lies */
+    uint64_t n;              /* array elements */
+    const uint8_t *data;     /* value or first element */
+    struct fmt_str string;   /* strings; lengths are kept, not read again, should the file change under us */
+    struct fmt_str *strings; /* arrays of strings */
 };
 
 struct fmt_gguf {
@@ -179,25 +180,20 @@ static int take_name(struct cursor *c, const char *what, uint64_t index, uint64_
                         : fail(c, FMT_ENOMEM, "%s %llu: out of memory", what, (unsigned long long)index);
 }
 
-/* Length and bytes of a string value; *out is where its length field lies. */
-static int take_string(struct cursor *c, const char *key, const uint8_t **out)
+/* Length and bytes of a string value. */
+static int take_string(struct cursor *c, const char *key, struct fmt_str *out)
 {
-    const uint8_t *start = c->at;
+    const uint8_t *bytes = NULL;
     uint64_t len;
     if (!take_u64(c, &len))
         return fail(c, FMT_EFORMAT, "key '%s': the file ends in a string length", key);
-    if (len > MAX_STRING_BYTES || take(c, len) == NULL)
+    if (len <= MAX_STRING_BYTES)
+        bytes = take(c, len);
+    if (bytes == NULL)
         return fail(c, FMT_EFORMAT, "key '%s': string length %llu is beyond the end of the file", key,
                     (unsigned long long)len);
-    *out = start;
+    *out = (struct fmt_str){(const char *)bytes, (size_t)len};
     return FMT_OK;
-}
-
-static struct fmt_str string_at(const uint8_t *length_field)
-{
-    uint64_t len;
-    memcpy(&len, length_field, sizeof len);
-    return (struct fmt_str){(const char *)length_field + sizeof len, (size_t)len};
 }
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
@@ -265,7 +261,7 @@ static int take_key(struct cursor *c, uint64_t index, struct key *k)
     case FMT_GGUF_ARRAY:
         return take_array(c, k);
     case FMT_GGUF_STRING:
-        return take_string(c, k->name, &k->data);
+        return take_string(c, k->name, &k->string);
     default:
         k->data = take(c, scalar_bytes(type));
         if (k->data == NULL)
@@ -620,7 +616,7 @@ int fmt_gguf_str(const struct fmt_gguf *g, const char *key, struct fmt_str *out)
         return FMT_ENOTFOUND;
     if (k->type != FMT_GGUF_STRING)
         return FMT_ETYPE;
-    *out = string_at(k->data);
+    *out = k->string;
     return FMT_OK;
 }
 
@@ -641,7 +637,7 @@ struct fmt_str fmt_gguf_array_str(const struct fmt_gguf *g, const char *key, uin
     const struct key *k = find_key(g, key);
     if (k == NULL || k->strings == NULL || i >= k->n)
         return (struct fmt_str){"", 0};
-    return string_at(k->strings[i]);
+    return k->strings[i];
 }
 
 const void *fmt_gguf_array_data(const struct fmt_gguf *g, const char *key)
