@@ -1,43 +1,46 @@
-"""Speaks to the program `tokenize` (tokenize.c): encode, decode, render, over one process."""
+"""Asks the program `tokenize` (tokenize.c): encode, decode, render, many questions to one process."""
 import struct
 import subprocess
 
 ROLES = {"system": 0, "user": 1, "assistant": 2}
 
 
+class _Answers:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def bytes(self, n):
+        self.at += n
+        if self.at > len(self.data):
+            raise RuntimeError("tokenize ended early")
+        return self.data[self.at - n:self.at]
+
+    def number(self):
+        return struct.unpack("<I", self.bytes(4))[0]
+
+    def numbers(self):
+        n = self.number()
+        return list(struct.unpack("<%dI" % n, self.bytes(4 * n)))
+
+
 class Tokenizer:
     def __init__(self, program, gguf):
-        self.process = subprocess.Popen([program, gguf], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.command = [program, gguf]
 
-    def __enter__(self):
-        return self
+    def _ask(self, requests):
+        done = subprocess.run(self.command, input=b"".join(requests), stdout=subprocess.PIPE, timeout=300)
+        if done.returncode != 0:
+            raise RuntimeError("tokenize ended with %d" % done.returncode)
+        return _Answers(done.stdout)
 
-    def __exit__(self, *_):
-        self.process.stdin.close()
-        if self.process.wait() != 0:
-            raise RuntimeError("tokenize ended with %d" % self.process.returncode)
+    def encode_many(self, texts, parse_special=False):
+        texts = [t if isinstance(t, bytes) else t.encode() for t in texts]
+        answers = self._ask(b"E" + struct.pack("<II", parse_special, len(t)) + t for t in texts)
+        return [answers.numbers() for _ in texts]
 
-    def _numbers(self, n):
-        return list(struct.unpack("<%dI" % n, self._bytes(4 * n)))
-
-    def _bytes(self, n):
-        data = self.process.stdout.read(n)
-        if len(data) != n:
-            raise RuntimeError("tokenize ended early")
-        return data
-
-    def _ask(self, request):
-        self.process.stdin.write(request)
-        self.process.stdin.flush()
-
-    def encode(self, text, parse_special=False):
-        text = text if isinstance(text, bytes) else text.encode()
-        self._ask(b"E" + struct.pack("<II", parse_special, len(text)) + text)
-        return self._numbers(self._numbers(1)[0])
-
-    def decode(self, ids):
-        self._ask(b"D" + struct.pack("<I%dI" % len(ids), len(ids), *ids))
-        return self._bytes(self._numbers(1)[0])
+    def decode_many(self, id_lists):
+        answers = self._ask(b"D" + struct.pack("<I%dI" % len(ids), len(ids), *ids) for ids in id_lists)
+        return [answers.bytes(answers.number()) for _ in id_lists]
 
     def render(self, template, messages, add_generation=True):
         """-> (code, ids, boundary positions, reply_run)"""
@@ -46,11 +49,10 @@ class Tokenizer:
         for m in messages:
             content = m["content"].encode()
             request += struct.pack("<II", ROLES[m["role"]], len(content)) + content
-        self._ask(request)
-        code = struct.unpack("<i", self._bytes(4))[0]
-        ids = self._numbers(self._numbers(1)[0])
-        return code, ids, self._numbers(self._numbers(1)[0]), self._numbers(1)[0]
+        answers = self._ask([request])
+        code = struct.unpack("<i", answers.bytes(4))[0]
+        return code, answers.numbers(), answers.numbers(), answers.number()
 
     def template(self):
-        self._ask(b"R")
-        return self._bytes(self._numbers(1)[0]).decode()
+        answers = self._ask([b"R"])
+        return answers.bytes(answers.number()).decode()

@@ -153,6 +153,7 @@ int main(int argc, char **argv)
         } else {
             rc = 1;
         }
+        fflush(stdout);
     }
     eng_tokenizer_close(t);
     fmt_gguf_close(g);
