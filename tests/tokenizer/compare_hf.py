@@ -16,16 +16,19 @@ import re
 import sys
 import tempfile
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "support"), os.path.join(HERE, "..", "data")]
+from reference_python import require
+
+require("tokenizers")
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
 import gguf_meta
+import gguf_writer
 import lines
 import pipe
-
-try:
-    import tokenizers
-    from tokenizers import AddedToken, Regex, models, pre_tokenizers, decoders, trainers
-except ImportError:
-    print("SKIPPED: the Python package `tokenizers` is missing; nothing was compared")
-    sys.exit(77)
 
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -79,25 +82,15 @@ def train(pre, path):
 
 
 def write_gguf(path, pre, tokens, types, merges):
-    gguf_meta.write(path, [
-        ("general.architecture", gguf_meta.STRING, "llama"), ("tokenizer.ggml.model", gguf_meta.STRING, "gpt2"),
-        ("tokenizer.ggml.pre", gguf_meta.STRING, pre),
-        ("tokenizer.ggml.tokens", (gguf_meta.ARRAY, gguf_meta.STRING), tokens),
-        ("tokenizer.ggml.token_type", (gguf_meta.ARRAY, gguf_meta.I32), types),
-        ("tokenizer.ggml.merges", (gguf_meta.ARRAY, gguf_meta.STRING), merges),
-        ("tokenizer.ggml.eos_token_id", gguf_meta.U32, tokens.index("<|im_end|>"))])
-
-
-def byte_letters():
-    """The letter that stands for each byte in a byte-level vocabulary (GPT-2's map)."""
-    letters, spare = [], 256
-    for b in range(256):
-        if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174:
-            letters.append(chr(b))
-        else:
-            letters.append(chr(spare))
-            spare += 1
-    return letters
+    f = gguf_writer.File()
+    f.key("general.architecture", gguf_writer.STRING, "llama")
+    f.key("tokenizer.ggml.model", gguf_writer.STRING, "gpt2")
+    f.key("tokenizer.ggml.pre", gguf_writer.STRING, pre)
+    f.key("tokenizer.ggml.tokens", gguf_writer.ARRAY, (gguf_writer.STRING, tokens))
+    f.key("tokenizer.ggml.token_type", gguf_writer.ARRAY, (gguf_writer.I32, types))
+    f.key("tokenizer.ggml.merges", gguf_writer.ARRAY, (gguf_writer.STRING, merges))
+    f.key("tokenizer.ggml.eos_token_id", gguf_writer.U32, tokens.index("<|im_end|>"))
+    f.write(path)
 
 
 def fail(what, text, ours, theirs):
@@ -144,7 +137,7 @@ def compare(program, path, what, n_lines, seed):
 def write_probe(pre, path):
     """A vocabulary whose ids tell the class of a code point: its first byte merges with an `a`, a `1`, a `!` and
     a space in front of it, and only where the pattern lets the two stand in one word."""
-    byte = byte_letters()
+    byte = [letter for _, letter in sorted(gguf_writer.byte_symbols().items())]
     pairs = [(x, byte[lead]) for x in ("a", "1", "!", byte[0x20]) for lead in range(256) if byte[lead] != x]
     tokens = byte + [x + y for x, y in pairs] + ["<|im_end|>"]
     write_gguf(path, pre, tokens, [NORMAL] * (len(tokens) - 1) + [CONTROL], [x + " " + y for x, y in pairs])
@@ -153,7 +146,7 @@ def write_probe(pre, path):
 def code_points(every):
     if every:
         return [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
-    table = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../engine/tokenizer/unicode_table.c")
+    table = os.path.join(HERE, "../../engine/tokenizer/unicode_table.c")
     points = set(range(0x300))
     with open(table) as f:
         for first, last in re.findall(r"\{(0x[0-9a-f]+), (0x[0-9a-f]+),", f.read()):

@@ -1,7 +1,4 @@
-"""Reads the metadata of a GGUF file (no tensors), and writes small metadata-only files for the tests.
-
-Standard library only. A reader of its own, so that the tests do not trust the code they check.
-"""
+"""Reads the metadata of a GGUF file, no tensors: a reader of its own, so that the tests do not trust what they check."""
 import struct
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
@@ -31,25 +28,3 @@ def read(path):
         take("Q")
         return {f.read(take("Q")).decode(): value(take("I")) for _ in range(take("Q"))}
 
-
-def write(path, pairs):
-    """Writes a version 3 file without tensors. pairs: (key, type, value); an array's type is (ARRAY, elem)."""
-    def string(s):
-        s = s if isinstance(s, bytes) else s.encode()
-        return struct.pack("<Q", len(s)) + s
-
-    def scalar(kind, v):
-        return string(v) if kind == STRING else struct.pack("<" + _FIXED[kind], v)
-
-    out = [b"GGUF", struct.pack("<IQQ", 3, 0, len(pairs))]
-    for key, kind, v in pairs:
-        out.append(string(key))
-        if isinstance(kind, tuple):
-            out.append(struct.pack("<IIQ", ARRAY, kind[1], len(v)))
-            out.extend(scalar(kind[1], x) for x in v)
-        else:
-            out.append(struct.pack("<I", kind))
-            out.append(scalar(kind, v))
-    data = b"".join(out)
-    with open(path, "wb") as f:
-        f.write(data + b"\0" * (-len(data) % 32))
