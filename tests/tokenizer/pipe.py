@@ -42,16 +42,18 @@ class Tokenizer:
         answers = self._ask(b"D" + struct.pack("<I%dI" % len(ids), len(ids), *ids) for ids in id_lists)
         return [answers.bytes(answers.number()) for _ in id_lists]
 
-    def render(self, template, messages, add_generation=True):
-        """-> (code, ids, boundary positions, reply_run)"""
-        request = b"C" + struct.pack("<I", add_generation) + struct.pack("<I", len(template)) + template.encode()
-        request += struct.pack("<I", len(messages))
-        for m in messages:
-            content = m["content"].encode()
-            request += struct.pack("<II", ROLES[m["role"]], len(content)) + content
-        answers = self._ask([request])
-        code = struct.unpack("<i", answers.bytes(4))[0]
-        return code, answers.numbers(), answers.numbers(), answers.number()
+    def render_many(self, template, cases):
+        """cases: (messages, add_generation) -> a list of (code, ids, boundary positions, reply_run)"""
+        requests = []
+        for messages, add_generation in cases:
+            request = [b"C", struct.pack("<II", add_generation, len(template)), template.encode(),
+                       struct.pack("<I", len(messages))]
+            for m in messages:
+                content = m["content"].encode()
+                request += [struct.pack("<II", ROLES[m["role"]], len(content)), content]
+            requests.append(b"".join(request))
+        answers = self._ask(requests)
+        return [(answers.number(), answers.numbers(), answers.numbers(), answers.number()) for _ in cases]
 
     def template(self):
         answers = self._ask([b"R"])
