@@ -5,8 +5,9 @@
  *
  * Order: logit bias, repeat penalty, presence and frequency penalties, temperature, top_k, top_p over what
  * top_k left, min_p against the likeliest. The vocabulary is never sorted: top_k and top_p are selections
- * (quickselect on "likelier first, then lower id", a total order, so that the kept set is unique), which give
- * a cut-off; what lies behind it gets weight 0, and the draw walks the weights by ascending id.
+ * (a histogram, then quickselect inside one bucket, on "likelier first, then lower id", a total order, so
+ * that the kept set is unique); what is not kept gets weight 0, and the draw walks the weights by ascending
+ * id.
  *
  * exp and log-sum-exp are the kernels' own, so that a seed repeats on every instruction set.
  * Threads: a struct sampler belongs to one thread at a time.
@@ -18,6 +19,8 @@
 #include <string.h>
 
 #define GREEDY_TEMPERATURE 1e-4f
+#define BUCKET_SHIFT       20                                  /* eight buckets for each power of two */
+#define N_BUCKETS          ((0x3f800000u >> BUCKET_SHIFT) + 1) /* up to 1.0f */
 #define DRAW_BLOCK         64 /* weights are summed in blocks, so that a draw skips most of them */
 
 struct candidate {
@@ -31,6 +34,7 @@ struct sampler {
     float *weight;               /* (n_vocab) exp((x - max) / temperature), 0 where cut off */
     uint32_t *count;             /* (n_vocab) all zero between draws */
     struct candidate *candidate; /* (n_vocab) */
+    double bucket_amount[N_BUCKETS];
 };
 
 struct eng_sampling eng_sampling_defaults(void)
@@ -252,34 +256,58 @@ static size_t select_best(struct candidate *c, size_t n, double need, bool by_we
     return lo > 0 ? lo : 1;
 }
 
+/* Weights are positive floats of at most 1, so their leading bits order them. */
+static uint32_t bucket_of(float weight)
+{
+    uint32_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    return bits >> BUCKET_SHIFT;
+}
+
+/* Keeps the best weights whose sum (or number) first reaches `share` of all (or `share` itself) and sets the
+ * others to 0. A histogram by leading bits finds the bucket in which the cut lies; only that one is selected
+ * from. */
+static void keep_best(struct sampler *s, double share, bool by_weight)
+{
+    double sum = 0;
+    memset(s->bucket_amount, 0, sizeof s->bucket_amount);
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        if (s->weight[i] > 0.0f)
+            s->bucket_amount[bucket_of(s->weight[i])] += by_weight ? (double)s->weight[i] : 1.0;
+    }
+    for (uint32_t k = 0; k < N_BUCKETS; k++)
+        sum += s->bucket_amount[k];
+    double need = by_weight ? share * sum : share;
+    uint32_t cut = N_BUCKETS;
+    double front = 0;
+    while (cut > 0 && (s->bucket_amount[cut - 1] <= 0 || front + s->bucket_amount[cut - 1] < need))
+        front += s->bucket_amount[--cut];
+    if (cut-- == 0)
+        return; /* all of them do not reach it: all stay */
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->n_vocab; i++) {
+        uint32_t k = bucket_of(s->weight[i]);
+        if (k > cut)
+            continue;
+        if (k == cut && s->weight[i] > 0.0f)
+            s->candidate[n++] = (struct candidate){s->weight[i], i};
+        s->weight[i] = 0.0f;
+    }
+    n = select_best(s->candidate, n, need - front, by_weight);
+    for (size_t i = 0; i < n; i++)
+        s->weight[s->candidate[i].id] = s->candidate[i].weight;
+}
+
 /* Sets the weights that top_k, top_p and min_p cut off to 0. The likeliest always stays. */
 static void cut_weights(struct sampler *s, const struct eng_sampling *p)
 {
-    bool top_k = p->top_k > 0 && p->top_k < s->n_vocab;
-    bool top_p = p->top_p < 1.0f;
-    if (top_k || top_p) {
-        size_t n = 0;
-        for (uint32_t i = 0; i < s->n_vocab; i++) {
-            if (s->weight[i] > 0.0f)
-                s->candidate[n++] = (struct candidate){s->weight[i], i};
-        }
-        if (top_k && p->top_k < n)
-            n = select_best(s->candidate, n, p->top_k, false);
-        if (top_p) {
-            double sum = 0;
-            for (size_t i = 0; i < n; i++)
-                sum += (double)s->candidate[i].weight;
-            n = select_best(s->candidate, n, (double)p->top_p * sum, true);
-        }
-        memset(s->weight, 0, s->n_vocab * sizeof *s->weight);
-        for (size_t i = 0; i < n; i++)
-            s->weight[s->candidate[i].id] = s->candidate[i].weight;
-    }
-    if (p->min_p > 0.0f) {
-        for (uint32_t i = 0; i < s->n_vocab; i++) {
-            if (s->weight[i] < p->min_p) /* the likeliest has weight 1 */
-                s->weight[i] = 0.0f;
-        }
+    if (p->top_k > 0 && p->top_k < s->n_vocab)
+        keep_best(s, p->top_k, false);
+    if (p->top_p < 1.0f)
+        keep_best(s, (double)p->top_p, true);
+    for (uint32_t i = 0; p->min_p > 0.0f && i < s->n_vocab; i++) {
+        if (s->weight[i] < p->min_p) /* the likeliest has weight 1 */
+            s->weight[i] = 0.0f;
     }
 }
 
