@@ -36,11 +36,13 @@ struct flag {
 };
 
 static const char *const kv_limits[] = {"concurrency", "memory", NULL};
-static const char *const policies[] = {"balanced", NULL};
+static const char *const policies[] = {"balanced", "prefill-first", "decode-first", NULL};
 static const char *const dtypes[] = {"f16", "bf16", "f32", NULL};
 static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 _Static_assert(ENG_KV_CONCURRENCY == 0 && ENG_KV_MEMORY == 1, "kv_limits follow the enum");
+_Static_assert(ENG_POLICY_BALANCED == 0 && ENG_POLICY_PREFILL_FIRST == 1 && ENG_POLICY_DECODE_FIRST == 2,
+               "policies follow the enum");
 _Static_assert(KN_KV_F16 == 0 && KN_KV_BF16 == 1 && KN_KV_F32 == 2, "dtypes follow the enum");
 _Static_assert(KN_ISA_AUTO == 0 && KN_ISA_SCALAR == 1 && KN_ISA_AVX2 == 2 && KN_ISA_AVX512 == 3,
                "isas follow the enum");
@@ -74,7 +76,8 @@ static const struct flag flags[] = {
     {"--kv-cache-dtype", "NAME", KIND_CHOICE, ALL, AT(kv_dtype), 0, 0, dtypes, "f16, bf16 or f32 (f16)"},
     {"--prefill-chunk-size", "N", KIND_U32, ENGINE, AT(prefill_chunk), 1, 65536, NULL,
      "prompt tokens a step (by step time)"},
-    {"--scheduler-policy", "NAME", KIND_CHOICE, CLI_SERVE, AT(policy), 0, 0, policies, "balanced"},
+    {"--scheduler-policy", "NAME", KIND_CHOICE, CLI_SERVE, AT(policy), 0, 0, policies,
+     "balanced, prefill-first or decode-first (balanced)"},
     {"--threads", "N", KIND_U32, ENGINE, AT(threads), 1, 1024, NULL, "compute threads (all CPUs)"},
     {"--cpu-isa", "NAME", KIND_CHOICE, ENGINE, AT(isa), 0, 0, isas, "auto, scalar, avx2 or avx512 (auto)"},
     {"--chat-template", "NAME", KIND_TEXT, ENGINE, AT(chat_template), 0, 0, NULL,
@@ -368,6 +371,7 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .max_concurrency = o->max_concurrency,
         .max_queue = o->max_queue,
         .prefill_chunk = o->prefill_chunk,
+        .policy = (enum eng_policy)o->policy,
         .kv_cache_bytes = o->kv_cache_bytes,
         .kv_limit = (enum eng_kv_limit)o->kv_limit,
         .prefix_cache_bytes = o->prefix_cache_bytes,

@@ -10,6 +10,7 @@
  */
 #include "engine/runtime/pace.h"
 #include "kernels/kernels.h"
+#include <math.h>
 
 #define STEP_DECODING_S 0.100
 #define STEP_ALONE_S    0.400
@@ -17,13 +18,14 @@
 #define FIRST_GUESS     30e9 /* operations a second; only the very first chunk rests on it */
 #define LEARN           0.3
 
-void pace_init(struct pace *p, const struct eng_model_desc *d, uint32_t fixed_tokens)
+void pace_init(struct pace *p, const struct eng_model_desc *d, enum eng_policy policy, uint32_t fixed_tokens)
 {
     double attention = 4.0 * d->n_layers * d->n_heads * d->head_dim;
     double weights = 2.0 * (double)d->parameters;
     *p = (struct pace){
         .knee = attention > 0 && weights > 0 ? weights / attention : 4096,
         .unit_seconds = weights / FIRST_GUESS,
+        .policy = policy,
         .fixed_tokens = fixed_tokens,
     };
 }
@@ -32,8 +34,10 @@ double pace_budget(const struct pace *p, bool others_decode)
 {
     if (p->fixed_tokens)
         return p->fixed_tokens;
-    if (!others_decode)
+    if (!others_decode || p->policy == ENG_POLICY_PREFILL_FIRST)
         return STEP_ALONE_S;
+    if (p->policy == ENG_POLICY_DECODE_FIRST)
+        return 0;
     double left = STEP_DECODING_S - p->decode_seconds;
     return left > STEP_DECODING_S / 4 ? left : STEP_DECODING_S / 4;
 }
@@ -52,11 +56,11 @@ uint32_t pace_tokens(const struct pace *p, double budget, uint32_t pos, uint32_t
     }
     if (want > STEP_TOKENS_MAX)
         want = STEP_TOKENS_MAX;
-    uint32_t n = want;
+    /* The positive root of n^2 / (2 knee) + n (1 + pos / knee) = units. */
     double units = budget / p->unit_seconds;
-    /* A few rounds of n = units / (work a token) settle, as the work a token moves little with n. */
-    for (int i = 0; i < 4 && n > 0 && pace_work(p, pos, n) > units; i++)
-        n = (uint32_t)(units / (1.0 + (pos + n / 2.0) / p->knee));
+    double linear = 1.0 + pos / p->knee;
+    double root = p->knee * (sqrt(linear * linear + 2.0 * units / p->knee) - linear);
+    uint32_t n = root < want ? (uint32_t)root : want;
     if (n < want && n >= KN_PAGE_TOKENS) {
         uint32_t over = (pos + n) % KN_PAGE_TOKENS; /* end on a page's edge */
         n -= over < n ? over : 0;

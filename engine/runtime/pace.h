@@ -2,18 +2,20 @@
 #ifndef ISOTHERM_ENGINE_RUNTIME_PACE_H
 #define ISOTHERM_ENGINE_RUNTIME_PACE_H
 
-#include "engine/model/model.h"
+#include "engine/runtime/runtime.h"
 
 struct pace {
     double knee;           /* the depth at which attending costs a token as much as the weights do */
     double unit_seconds;   /* learned: one token of prefill at depth 0 */
     double decode_seconds; /* learned: a step that only decodes */
     bool learned;
+    enum eng_policy policy;
     uint32_t fixed_tokens; /* not 0: this many tokens a step, whatever they cost */
 };
 
-void pace_init(struct pace *p, const struct eng_model_desc *d, uint32_t fixed_tokens);
-/* What a step may spend on prefill; in seconds, or in tokens when fixed. */
+void pace_init(struct pace *p, const struct eng_model_desc *d, enum eng_policy policy, uint32_t fixed_tokens);
+/* What a step may spend on prefill, in seconds, or in tokens when fixed. The scheduler gives the oldest
+ * prompt a page even when it is 0. */
 double pace_budget(const struct pace *p, bool others_decode);
 /* The tokens, at most `want`, that fit into `budget` when they start at pos; *cost is what they take of it.
  */

@@ -30,6 +30,13 @@ enum eng_kv_limit {
     ENG_KV_MEMORY,      /* four fifths of the memory that is available */
 };
 
+/* Who gets a step's time. Whoever decodes is in every step in any case. */
+enum eng_policy {
+    ENG_POLICY_BALANCED,      /* prefill as much as keeps a step short while others decode */
+    ENG_POLICY_PREFILL_FIRST, /* chunks as large as if nobody decoded: first tokens sooner, streams stutter */
+    ENG_POLICY_DECODE_FIRST,  /* one page a step while others decode: smooth streams, first tokens later */
+};
+
 struct eng_config {
     const char *model_path;
     enum kn_isa isa;
@@ -39,7 +46,8 @@ struct eng_config {
     uint32_t max_concurrency; /* sequences in one step; 0: 16 */
     uint32_t max_queue;       /* waiting requests; 0: 256 */
     uint32_t prefill_chunk;   /* tokens; 0: by step time */
-    uint64_t kv_cache_bytes;  /* 0: by kv_limit; the arena is this plus prefix_cache_bytes */
+    enum eng_policy policy;
+    uint64_t kv_cache_bytes; /* 0: by kv_limit; the arena is this plus prefix_cache_bytes */
     enum eng_kv_limit kv_limit;
     uint64_t prefix_cache_bytes;
     const char *disk_dir;

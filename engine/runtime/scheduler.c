@@ -2,7 +2,7 @@
  * The engine thread: admit, plan, step, publish.
  *
  * A step is one forward over one token of every sequence that decodes and a chunk of those that prefill.
- * Policy "balanced": everybody who decodes is in every step, and prefill gets what time is left (pace.c),
+ * Everybody who decodes is in every step, and prefill gets what time is left (pace.c),
  * half of it for the oldest prompt, so that none starves, the other half for the shortest, so that none waits
  * behind a long one.
  *

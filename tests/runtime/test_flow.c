@@ -310,6 +310,35 @@ static void the_queue_is_bounded_and_keeps_its_order(void **state)
     free(ids);
 }
 
+static void decode_first_prefills_a_page_a_step(void **state)
+{
+    (void)state;
+    struct eng_config c = config;
+    c.policy = ENG_POLICY_DECODE_FIRST;
+    struct eng_engine *e = rig_open(&c);
+    uint32_t *ids = rig_ids(12, 400);
+    struct rig_options o = rig_defaults();
+    struct rig_call decoding;
+    struct rig_call prompt;
+    struct eng_engine_stats before;
+    struct eng_engine_stats after;
+    o.max_tokens = 1900;
+    rig_start(e, ids, 20, &o, &decoding);
+    rig_wait_tokens(&decoding, 1);
+    eng_engine_stats(e, &before);
+    o.max_tokens = 1;
+    rig_run(e, ids + 40, 320, &o, &prompt);
+    eng_engine_stats(e, &after);
+    assert_true(after.forwards - before.forwards >= 320 / 16);
+    eng_cancel(e, decoding.id);
+    rig_wait(&decoding);
+    assert_true(decoding.choice[0].n_ids >= 320 / 16);
+    rig_free(&decoding);
+    rig_free(&prompt);
+    rig_close(e);
+    free(ids);
+}
+
 static void closing_ends_what_runs_and_what_waits(void **state)
 {
     (void)state;
@@ -396,6 +425,7 @@ int main(void)
         TEST(a_cancelled_prompt_stays_reusable),
         TEST(a_cancelled_reply_is_published_too),
         TEST(the_queue_is_bounded_and_keeps_its_order),
+        TEST(decode_first_prefills_a_page_a_step),
         TEST(closing_ends_what_runs_and_what_waits),
         TEST(bad_requests_are_refused_by_name),
         TEST(a_cache_smaller_than_the_context_becomes_the_context),
