@@ -1,0 +1,263 @@
+/* The request queue over an engine whose every completion the test decides. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cachestore/io/io.h"
+
+enum { SLOTS = 4, LOG_MAX = 64 };
+
+struct fake {
+    struct io_engine base;
+    struct io_op *inflight[SLOTS];
+    unsigned n_inflight;
+    struct io_op *log[LOG_MAX]; /* in the order of submission */
+    uint64_t log_offset[LOG_MAX], log_len[LOG_MAX];
+    unsigned n_log;
+    /* What the next wait completes: the oldest request, with this result; -1 for its full length. */
+    int results[LOG_MAX];
+    unsigned n_results, next_result;
+};
+
+static uint64_t iov_bytes(const struct io_op *op)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < op->n_iov; i++)
+        n += op->iov[i].iov_len;
+    return n;
+}
+
+static int fake_submit(struct io_engine *e, struct io_op *op)
+{
+    struct fake *f = (struct fake *)e;
+    if (f->n_inflight == SLOTS)
+        return -EAGAIN;
+    f->inflight[f->n_inflight++] = op;
+    f->log_offset[f->n_log] = op->offset;
+    f->log_len[f->n_log] = iov_bytes(op);
+    f->log[f->n_log++] = op;
+    return 0;
+}
+
+static void fake_wait(struct io_engine *e, int timeout_ms)
+{
+    struct fake *f = (struct fake *)e;
+    (void)timeout_ms;
+    if (f->n_inflight == 0 || f->next_result == f->n_results)
+        return;
+    struct io_op *op = f->inflight[0];
+    memmove(f->inflight, f->inflight + 1, --f->n_inflight * sizeof f->inflight[0]);
+    int result = f->results[f->next_result++];
+    f->base.complete(f->base.ctx, op, result == -1 ? (int)iov_bytes(op) : result);
+}
+
+static void fake_wake(struct io_engine *e)
+{
+    (void)e;
+}
+
+static void fake_close(struct io_engine *e)
+{
+    (void)e;
+}
+
+static const struct io_engine_ops fake_ops = {
+    .name = "fake", .submit = fake_submit, .wait = fake_wait, .wake = fake_wake, .close = fake_close};
+
+struct request {
+    struct io_op op;
+    struct iovec iov[3];
+    bool done;
+    int result;
+};
+
+static void on_done(struct io_op *op, int result)
+{
+    struct request *q = op->ctx;
+    assert_false(q->done);
+    q->done = true;
+    q->result = result;
+}
+
+static char memory[1 << 20];
+
+static void request_make(struct request *q, enum io_kind kind, uint64_t offset, size_t a, size_t b, size_t c)
+{
+    memset(q, 0, sizeof *q);
+    q->iov[0] = (struct iovec){.iov_base = memory, .iov_len = a};
+    q->iov[1] = (struct iovec){.iov_base = memory + a, .iov_len = b};
+    q->iov[2] = (struct iovec){.iov_base = memory + a + b, .iov_len = c};
+    q->op = (struct io_op){.kind = kind,
+                           .fd = 9,
+                           .offset = offset,
+                           .iov = q->iov,
+                           .bytes = a + b + c,
+                           .n_iov = c > 0   ? 3
+                                    : b > 0 ? 2
+                                            : 1,
+                           .done = on_done,
+                           .ctx = q};
+}
+
+static void expect(struct fake *f, int result)
+{
+    f->results[f->n_results++] = result;
+}
+
+static struct io *io_make(struct fake *f, uint64_t limit)
+{
+    memset(f, 0, sizeof *f);
+    f->base.ops = &fake_ops;
+    struct io *io = io_open(&f->base, limit);
+    assert_non_null(io);
+    return io;
+}
+
+static void test_short_transfers_go_on_where_they_stopped(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 1 << 20);
+    for (int kind = IO_READ; kind <= IO_WRITE; kind++) {
+        struct request q;
+        request_make(&q, (enum io_kind)kind, 8192, 4096, 8192, 4096);
+        f.n_log = f.n_results = f.next_result = 0;
+        expect(&f, 4096 + 512);
+        expect(&f, -EINTR);
+        expect(&f, -EAGAIN);
+        expect(&f, 7680);
+        expect(&f, -1);
+        io_add(io, &q.op);
+        while (!q.done)
+            io_run(io, -1);
+        assert_int_equal(q.result, 0);
+        assert_int_equal(f.n_log, 5);
+        assert_int_equal(f.log_offset[1], 8192 + 4608);
+        assert_int_equal(f.log_len[1], 16384 - 4608);
+        assert_int_equal(f.log_offset[3], 8192 + 4608);
+        assert_int_equal(f.log_offset[4], 8192 + 4608 + 7680);
+        assert_int_equal(f.log_len[4], 4096);
+        assert_int_equal(io_pending(io), 0);
+    }
+    io_close(io);
+}
+
+static void test_end_of_file_and_errors_end_a_request(void **state)
+{
+    (void)state;
+    static const struct {
+        enum io_kind kind;
+        int first, then, result;
+    } cases[] = {
+        {IO_READ, 0, 0, -ENODATA},    {IO_READ, 4096, 0, -ENODATA}, {IO_READ, 100, 1, -ENODATA},
+        {IO_READ, -EIO, 1, -EIO},     {IO_WRITE, 0, 0, -EIO},       {IO_WRITE, -ENOSPC, 1, -ENOSPC},
+        {IO_WRITE, 4096, -EIO, -EIO}, {IO_SYNC, 0, 1, 0},           {IO_SYNC, -EIO, 1, -EIO},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct fake f;
+        struct io *io = io_make(&f, 1 << 20);
+        struct request q;
+        request_make(&q, cases[i].kind, 0, 4096, 4096, 0);
+        expect(&f, cases[i].first);
+        if (cases[i].then != 1)
+            expect(&f, cases[i].then);
+        io_add(io, &q.op);
+        for (int turn = 0; turn < 8 && !q.done; turn++)
+            io_run(io, -1);
+        assert_true(q.done);
+        assert_int_equal(q.result, cases[i].result);
+        io_close(io);
+    }
+}
+
+static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 64 << 10);
+    struct request w[4], r[4];
+    for (int i = 0; i < 4; i++) {
+        request_make(&w[i], IO_WRITE, (uint64_t)i << 20, 16 << 10, 0, 0);
+        io_add(io, &w[i].op);
+    }
+    for (int i = 0; i < 4; i++) {
+        request_make(&r[i], IO_READ, (uint64_t)i << 20, 24 << 10, 0, 0);
+        io_add(io, &r[i].op);
+    }
+    io_run(io, -1); /* two reads fill 48 of 64 KiB; a third does not fit, and no write may pass it */
+    assert_int_equal(f.n_log, 2);
+    assert_ptr_equal(f.log[0], &r[0].op);
+    assert_ptr_equal(f.log[1], &r[1].op);
+    for (int i = 0; i < 4; i++)
+        expect(&f, -1);
+    while (!r[3].done)
+        io_run(io, -1);
+    /* Writes hold a quarter of the bound: one at a time. */
+    unsigned writes = 0;
+    for (unsigned i = 0; i < f.n_inflight; i++)
+        writes += f.inflight[i]->kind == IO_WRITE;
+    assert_int_equal(writes, 1);
+    for (int i = 0; i < 4; i++)
+        expect(&f, -1);
+    while (!w[3].done) {
+        io_run(io, -1);
+        assert_true(f.n_inflight <= 1);
+    }
+    io_close(io);
+}
+
+static void test_request_above_the_bound_passes_alone(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 8 << 10);
+    struct request big, other;
+    request_make(&big, IO_READ, 0, 64 << 10, 0, 0);
+    request_make(&other, IO_READ, 1 << 20, 4096, 0, 0);
+    io_add(io, &big.op);
+    io_add(io, &other.op);
+    io_run(io, -1);
+    assert_int_equal(f.n_log, 1);
+    expect(&f, -1);
+    expect(&f, -1);
+    while (!other.done)
+        io_run(io, -1);
+    assert_true(big.done);
+    io_close(io);
+}
+
+static void test_a_full_engine_keeps_the_order(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 1 << 20);
+    struct request q[3 * SLOTS];
+    for (unsigned i = 0; i < 3 * SLOTS; i++) {
+        request_make(&q[i], IO_READ, i, 4096, 0, 0);
+        io_add(io, &q[i].op);
+        expect(&f, -1);
+    }
+    while (io_pending(io) > 0)
+        io_run(io, -1);
+    for (unsigned i = 0; i < 3 * SLOTS; i++)
+        assert_ptr_equal(f.log[i], &q[i].op);
+    io_close(io);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_short_transfers_go_on_where_they_stopped),
+        cmocka_unit_test(test_end_of_file_and_errors_end_a_request),
+        cmocka_unit_test(test_reads_go_before_writes_and_bytes_are_bounded),
+        cmocka_unit_test(test_request_above_the_bound_passes_alone),
+        cmocka_unit_test(test_a_full_engine_keeps_the_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
