@@ -47,6 +47,7 @@ struct disk_record {
     bool counted;        /* its bytes are in `committed`; under lock */
     atomic_bool deleted; /* asked for; no read begins */
     bool delete_seen;    /* the I/O thread has taken the delete from the inbox */
+    bool dying;          /* counted in n_dying: its chunks will be free before long */
 };
 
 /* One record's bytes on their way. */

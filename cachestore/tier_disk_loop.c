@@ -50,6 +50,7 @@ static void record_end(struct tier_disk *t, struct disk_record *rec, bool keep_c
         *at = rec->list_next;
     }
     pthread_mutex_unlock(&t->lock);
+    t->n_dying -= rec->dying;
     if (rec->n_runs > 0 && !keep_chunks) {
         volumes_release(&t->volumes, rec->runs, rec->n_runs);
         volumes_trim(&t->volumes);
@@ -103,10 +104,8 @@ void tier_read_ended(struct transfer *x, enum tier_result result)
         atomic_fetch_add(&s->io_errors, 1);
         break;
     }
-    if (--rec->readers == 0 && rec->state == REC_GONE) {
-        t->n_dying--;
+    if (--rec->readers == 0 && rec->state == REC_GONE)
         record_end(t, rec, false);
-    }
     r->done(r->ctx, r, result);
 }
 
@@ -169,6 +168,7 @@ static void foreign_evict(struct tier_disk *t, uint64_t bytes)
         rec->delete_seen = true;
         rec->list_next = t->row_deletes;
         t->row_deletes = rec;
+        rec->dying = true;
         t->n_dying++;
         freed += rec->bytes;
     }
@@ -250,16 +250,35 @@ static void group_send(struct tier_disk *t, struct group *g)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* A delete that was asked for: what it means depends on how far the record has come. Those on their way are
- * stopped where they are next looked at. */
+/* A delete that was asked for: what it means depends on how far the record has come. */
 static void delete_take(struct tier_disk *t, struct disk_record *rec)
 {
     rec->delete_seen = true;
-    if (rec->state != REC_DURABLE)
-        return;
-    t->n_dying++;
-    rec->list_next = t->row_deletes;
-    t->row_deletes = rec;
+    if (rec->state == REC_QUEUED)
+        return; /* ends when its turn comes; it has no chunks */
+    if (!rec->dying) {
+        rec->dying = true;
+        t->n_dying++;
+    }
+    if (rec->state == REC_DURABLE) {
+        rec->list_next = t->row_deletes;
+        t->row_deletes = rec;
+    } else if (rec->state == REC_WRITTEN) {
+        /* Not in a group yet? Then nothing refers to it any more; a group is looked through when it is
+         * synced. */
+        struct transfer **at = &t->written;
+        while (*at != NULL && (*at)->rec != rec)
+            at = &(*at)->next;
+        struct transfer *x = *at;
+        if (x == NULL)
+            return;
+        *at = x->next;
+        if (x->next == NULL)
+            t->written_tail = at;
+        x->next = NULL;
+        t->written_bytes -= rec->bytes;
+        transfer_abandon(x, TIER_CANCELLED, false);
+    }
 }
 
 static void deletes_send(struct tier_disk *t)
@@ -283,16 +302,13 @@ static void deletes_end(struct tier_disk *t, struct group *g)
     while ((rec = g->deletes) != NULL) {
         g->deletes = rec->list_next;
         atomic_fetch_sub(rec->foreign ? &t->stats.records_foreign : &t->stats.spans, 1);
-        if (g->result != CS_OK) {
-            t->n_dying--;
-            if (rec->readers == 0)
-                record_end(t, rec, true);
-            continue; /* with readers: it stays in the table, marked deleted, its chunks used */
-        }
-        rec->state = REC_GONE;
+        if (g->result == CS_OK)
+            rec->state = REC_GONE;
         if (rec->readers == 0) {
+            record_end(t, rec, g->result != CS_OK);
+        } else if (g->result != CS_OK) { /* it stays in the table, marked deleted, its chunks used */
+            rec->dying = false;
             t->n_dying--;
-            record_end(t, rec, false);
         }
     }
 }
