@@ -1,7 +1,6 @@
 /* The GGUF reader: what it hands out, and that every broken file is refused by name. */
 #include "formats/gguf.h"
 #include "formats/quant.h"
-#include "tests/formats/manifest.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,11 +14,47 @@
 
 #include <cmocka.h>
 
+/* $ISOTHERM_TEST_MODELS/NAME. */
+static void model_path(char *out, size_t size, const char *name)
+{
+    const char *folder = getenv("ISOTHERM_TEST_MODELS");
+    if (folder == NULL)
+        fail_msg("ISOTHERM_TEST_MODELS is not set (run through meson test)");
+    else
+        assert_true((size_t)snprintf(out, size, "%s/%s", folder, name) < size);
+}
+
+/* Calls fn for every line of the manifest of broken files (tests/data/README.md); returns their number. */
+static unsigned each_broken(void (*fn)(const char *path, const char *name, const char *stage,
+                                       const char *words))
+{
+    char path[4096], line[512], file[600];
+    unsigned n = 0;
+    model_path(path, sizeof path, "broken/MANIFEST");
+    FILE *manifest = fopen(path, "r");
+    assert_non_null(manifest);
+    while (fgets(line, sizeof line, manifest) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        char *stage = strchr(line, '\t');
+        assert_non_null(stage);
+        *stage++ = '\0';
+        char *words = strchr(stage, '\t');
+        assert_non_null(words);
+        *words++ = '\0';
+        snprintf(file, sizeof file, "broken/%s", line);
+        model_path(path, sizeof path, file);
+        fn(path, line, stage, words);
+        n++;
+    }
+    fclose(manifest);
+    return n;
+}
+
 static struct fmt_gguf *open_model(const char *name)
 {
     char path[4096], err[200];
     struct fmt_gguf *g;
-    test_model_path(path, sizeof path, name);
+    model_path(path, sizeof path, name);
     if (fmt_gguf_open(path, &g, err, sizeof err) != FMT_OK)
         fail_msg("%s: %s", name, err);
     return g;
@@ -50,7 +85,7 @@ static void open_broken(const char *path, const char *name, const char *stage, c
 static void refuses_every_broken_file_by_name(void **state)
 {
     (void)state;
-    assert_true(test_each_broken(open_broken) > 200);
+    assert_true(each_broken(open_broken) > 200);
 }
 
 static void reads_typed_values_strictly(void **state)
@@ -164,7 +199,7 @@ static void reads_from_unaligned_memory(void **state)
     char path[4096], err[200];
     struct fmt_gguf *g;
     float weights[32];
-    test_model_path(path, sizeof path, "llama-q4_0.gguf");
+    model_path(path, sizeof path, "llama-q4_0.gguf");
     FILE *f = fopen(path, "rb");
     assert_non_null(f);
     char *memory = malloc(1 << 20);
@@ -185,15 +220,15 @@ static void refuses_what_is_no_regular_file(void **state)
     (void)state;
     char path[4096], name[32], err[200];
     struct fmt_gguf *g;
-    test_model_path(path, sizeof path, "not there.gguf");
+    model_path(path, sizeof path, "not there.gguf");
     assert_int_equal(fmt_gguf_open(path, &g, err, sizeof err), FMT_EIO);
     assert_non_null(strstr(err, "open: "));
-    test_model_path(path, sizeof path, ".");
+    model_path(path, sizeof path, ".");
     assert_int_equal(fmt_gguf_open(path, &g, err, sizeof err), FMT_EIO);
     assert_non_null(strstr(err, "not a regular file"));
 
     snprintf(name, sizeof name, "fifo.%d", (int)getpid()); /* nobody writes: must not block */
-    test_model_path(path, sizeof path, name);
+    model_path(path, sizeof path, name);
     assert_int_equal(mkfifo(path, 0600), 0);
     int rc = fmt_gguf_open(path, &g, err, sizeof err);
     unlink(path);
