@@ -31,9 +31,10 @@ static void print_cache(const struct cli_options *o, const struct eng_model_desc
     uint32_t context = o->context ? o->context : d->context_trained;
     uint32_t concurrency = o->max_concurrency ? o->max_concurrency : SIZING_CONCURRENCY_DEFAULT;
     const char *reason = "as asked";
-    uint64_t arena = o->kv_cache_bytes ? o->kv_cache_bytes
-                                       : sizing_kv_bytes(stride, context, concurrency,
-                                                         (enum eng_kv_limit)o->kv_limit, &reason);
+    uint64_t arena = o->kv_cache_bytes
+                         ? o->kv_cache_bytes
+                         : sizing_kv_bytes(stride, context, concurrency, (enum eng_kv_limit)o->kv_limit,
+                                           d->weight_bytes, &reason);
     uint64_t tokens = arena / stride * KN_PAGE_TOKENS;
     struct sizing_memory memory = sizing_memory_available();
 

@@ -145,7 +145,7 @@ static uint64_t size_arena(struct eng_engine *e, const struct eng_config *c, uin
     uint64_t kv = c->kv_cache_bytes;
     *reason = "as asked";
     if (kv == 0)
-        kv = sizing_kv_bytes(stride, e->context, e->max_concurrency, c->kv_limit, reason);
+        kv = sizing_kv_bytes(stride, e->context, e->max_concurrency, c->kv_limit, 0, reason);
     return kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
 }
 

@@ -141,6 +141,12 @@ struct eng_engine {
     bool awake;
 };
 
+#define PAGE KN_PAGE_TOKENS
+static inline size_t pages_of(size_t n_tokens)
+{
+    return (n_tokens + PAGE - 1) / PAGE;
+}
+
 double engine_now_s(void); /* monotonic */
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -164,6 +170,24 @@ int reply_sample(struct eng_engine *e, struct sequence *q, const float *logits, 
 void reply_report(struct eng_engine *e, struct sequence *q, enum eng_finish finish);
 /* No text comes any more: what was held back is settled. Before the reply's note is made. */
 int reply_end_text(struct sequence *q);
+
+/* ending.c */
+/* Publishes the full pages of what is computed; reply: its note, or NULL for the prompt's notes. */
+void sequence_publish(struct eng_engine *e, struct sequence *q, const struct cs_note *reply);
+/* Ends one choice, and its request with the last one: that frees both. */
+void sequence_finish(struct eng_engine *e, struct sequence *q, enum eng_finish finish);
+/* Ends all choices that still live, and so frees the request. */
+void request_finish(struct eng_engine *e, struct request *r, enum eng_finish finish);
+void request_fail(struct eng_engine *e, struct request *r, int result, const char *message);
+
+/* admission.c */
+#define SEQUENCE_PATIENCE_S 2.0 /* how long one that is alone waits for a page */
+int admission_queue(struct eng_engine *e, struct sequence *q);
+bool admission_take_new(struct eng_engine *e, bool *cancels);
+void admission_take_cancels(struct eng_engine *e);
+void admission_admit(struct eng_engine *e);
+void admission_look_ahead(struct eng_engine *e);
+bool admission_drop_look_ahead(struct eng_engine *e, const struct sequence *except);
 
 /* scheduler.c */
 void *scheduler_thread(void *engine);

@@ -1,5 +1,5 @@
 /*
- * The engine thread: admit, plan, step, publish.
+ * The engine thread: admit, plan, step, publish (admission.c and ending.c have the first and the last).
  *
  * A step is one forward over one token of every sequence that decodes and a chunk of those that prefill.
  * Everybody who decodes is in every step, and prefill gets what time is left (pace.c),
@@ -17,353 +17,20 @@
  */
 #include "engine/runtime/engine_internal.h"
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define PAGE            KN_PAGE_TOKENS
-#define HEADROOM_PAGES  8   /* kept free for each running sequence when another one is admitted */
-#define FULL_PATIENCE_S 2.0 /* how long one that is alone waits for a page */
-#define LOADING_POLL_MS 10  /* while nothing runs: deadlines of restores pass without a wake-up */
-
-static size_t pages_of(size_t n_tokens)
-{
-    return (n_tokens + PAGE - 1) / PAGE;
-}
+#define LOADING_POLL_MS 10 /* while nothing runs: deadlines of restores pass without a wake-up */
 
 static size_t tokens_left(const struct sequence *q)
 {
     return q->ids.n - q->n_computed;
 }
 
-static size_t pages_available(const struct eng_engine *e)
-{
-    struct cs_stats s;
-    cs_stats_get(e->store, &s);
-    return s.pages_total > s.pages_live ? s.pages_total - s.pages_live : 0;
-}
-
-/* ---- publishing and ending -------------------------------------------------------------------------- */
-
-static void sequence_publish(struct eng_engine *e, struct sequence *q, const struct cs_note *reply)
-{
-    struct request *r = q->request;
-    if (!q->kv)
-        return;
-    size_t n_notes = 0;
-    const struct cs_note *notes = reply;
-    if (reply)
-        n_notes = 1;
-    else if (r->memo)
-        notes = memo_take(r->memo, q->n_computed, &n_notes);
-    if (q->n_computed / PAGE == q->n_published / PAGE && n_notes == 0)
-        return;
-    int rc = cs_sequence_publish(q->kv, q->ids.data, q->n_computed, notes, n_notes);
-    if (rc != CS_OK && !e->publish_failed) {
-        e->publish_failed = true;
-        engine_log(e, CS_LOG_WARN, "publishing to the prefix cache failed: %s (said once)", cs_strerror(rc));
-    }
-    atomic_fetch_add(&e->published_pages, q->n_computed / PAGE - q->n_published / PAGE);
-    q->n_published = q->n_computed;
-}
-
-static void publish_reply(struct eng_engine *e, struct sequence *q)
-{
-    struct request *r = q->request;
-    struct cs_note note;
-    if (r->memo && q->n_sampled > 0 &&
-        memo_reply(r->memo, q->ids.data, r->n_prompt, r->reply_run, q->n_sampled, q->shown.data, q->shown.len,
-                   &note) == ENG_OK) {
-        sequence_publish(e, q, &note);
-        free((void *)note.data);
-        return;
-    }
-    sequence_publish(e, q, NULL);
-}
-
-static void request_done(struct eng_engine *e, struct request *r)
-{
-    double now = engine_now_s();
-    if (!r->admitted)
-        r->usage.queue_ms = (now - r->submitted_s) * 1e3;
-    else if (r->first_token_s > 0)
-        r->usage.decode_ms = (now - r->first_token_s) * 1e3;
-    else
-        r->usage.prefill_ms = (now - r->admitted_s) * 1e3;
-    uint64_t hashes[ENG_CHOICES_MAX];
-    for (uint32_t i = 0; i < r->n_choices; i++)
-        hashes[i] = r->choices[i].logits_hash;
-    r->usage.logits_hash = hashes[0];
-    if (r->n_choices > 1 && hashes[0] != 0)
-        r->usage.logits_hash = XXH3_64bits(hashes, r->n_choices * sizeof hashes[0]);
-    r->usage.message = r->message;
-
-    pthread_mutex_lock(&e->lock);
-    for (struct request **p = &e->requests; *p; p = &(*p)->next) {
-        if (*p == r) {
-            *p = r->next;
-            break;
-        }
-    }
-    if (!r->admitted)
-        e->n_waiting--;
-    e->stats.finished++;
-    e->stats.cancelled += atomic_load(&r->cancelled);
-    e->stats.failed += r->result != ENG_OK;
-    pthread_mutex_unlock(&e->lock);
-
-    if (r->on_done)
-        r->on_done(r->ctx, r->result, &r->usage);
-    request_free(r);
-}
-
-/* Into the waiting list, with room left for all that run, so that preempting cannot fail. */
-static int wait_in_line(struct eng_engine *e, struct sequence *q)
-{
-    if (sequence_list_reserve(&e->waiting, e->waiting.n + e->max_concurrency + 1) != ENG_OK)
-        return ENG_ENOMEM;
-    return sequence_list_insert(&e->waiting, q);
-}
-
-/* Ends one choice. Everything is published before the client hears of the end. May free the request. */
-static void sequence_finish(struct eng_engine *e, struct sequence *q, enum eng_finish finish)
-{
-    struct request *r = q->request;
-    if (reply_end_text(q) != ENG_OK)
-        q->shown.len = 0;
-    publish_reply(e, q);
-    sequence_close(q);
-    if (q->state == SEQUENCE_RUNNING)
-        sequence_list_remove(&e->running, q);
-    else if (q->state == SEQUENCE_WAITING)
-        sequence_list_remove(&e->waiting, q);
-    q->state = SEQUENCE_DONE;
-    for (size_t i = 0; i < e->n_batch; i++) {
-        if (e->batch_of[i] == q)
-            e->batch_of[i] = NULL;
-    }
-    if (q->hash)
-        q->logits_hash = XXH3_64bits_digest(q->hash);
-    reply_report(e, q, finish);
-    if (++r->n_done == r->n_choices)
-        request_done(e, r);
-}
-
-/* Ends all choices that still live. */
-static void request_finish(struct eng_engine *e, struct request *r, enum eng_finish finish)
-{
-    uint32_t n = r->n_choices;
-    struct sequence *choices = r->choices; /* the last finish frees the request */
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < n; i++)
-        left += choices[i].state != SEQUENCE_DONE;
-    for (uint32_t i = 0; left > 0 && i < n; i++) {
-        if (choices[i].state != SEQUENCE_DONE) {
-            left--;
-            sequence_finish(e, &choices[i], finish);
-        }
-    }
-}
-
-static void request_fail(struct eng_engine *e, struct request *r, int result, const char *message)
-{
-    r->result = result;
-    snprintf(r->message, sizeof r->message, "%s", message);
-    request_finish(e, r, ENG_FINISH_ERROR);
-}
-
-/* ---- coming in -------------------------------------------------------------------------------------- */
-
-/* Moves what was submitted to the waiting list; true while the engine is to go on. *cancels is taken first:
- * who is cancelled was submitted before that. */
-static bool take_submitted(struct eng_engine *e, bool *cancels)
-{
-    *cancels = atomic_exchange(&e->cancel_pending, false);
-    pthread_mutex_lock(&e->lock);
-    while (e->submitted.n > 0) {
-        if (wait_in_line(e, e->submitted.at[0]) != ENG_OK)
-            break; /* stays submitted; tried again on the next turn */
-        sequence_list_remove(&e->submitted, e->submitted.at[0]);
-    }
-    bool closing = e->closing;
-    bool empty = e->requests == NULL && e->n_submitting == 0;
-    for (struct request *r = e->requests; closing && r; r = r->next)
-        atomic_store(&r->cancelled, true);
-    *cancels |= closing;
-    pthread_mutex_unlock(&e->lock);
-    return !closing || !empty;
-}
-
-static void take_cancels(struct eng_engine *e)
-{
-    for (;;) {
-        struct request *cancelled = NULL;
-        for (size_t i = 0; i < e->running.n && !cancelled; i++) {
-            if (atomic_load(&e->running.at[i]->request->cancelled))
-                cancelled = e->running.at[i]->request;
-        }
-        for (size_t i = 0; i < e->waiting.n && !cancelled; i++) {
-            if (atomic_load(&e->waiting.at[i]->request->cancelled))
-                cancelled = e->waiting.at[i]->request;
-        }
-        if (!cancelled)
-            return;
-        request_finish(e, cancelled, ENG_FINISH_CANCELLED);
-    }
-}
-
-/* ---- admission -------------------------------------------------------------------------------------- */
-
-static size_t headroom_pages(const struct eng_engine *e)
-{
-    size_t pages = 0;
-    for (size_t i = 0; i < e->running.n; i++) {
-        const struct sequence *q = e->running.at[i];
-        size_t end = q->request->n_prompt + q->request->max_tokens;
-        size_t more = pages_of(end) > pages_of(q->ids.n) ? pages_of(end) - pages_of(q->ids.n) : 0;
-        pages += more < HEADROOM_PAGES ? more : HEADROOM_PAGES;
-    }
-    return pages;
-}
-
-/* Gives up the look-ahead of one waiting sequence, the youngest that has any. */
-static bool drop_look_ahead(struct eng_engine *e, const struct sequence *except)
-{
-    for (size_t i = e->waiting.n; i > 0; i--) {
-        struct sequence *q = e->waiting.at[i - 1];
-        if (q->kv && q != except) {
-            sequence_close(q);
-            return true;
-        }
-    }
-    return false;
-}
-
-static void admit(struct eng_engine *e, struct sequence *q)
-{
-    struct request *r = q->request;
-    sequence_list_remove(&e->waiting, q);
-    (void)sequence_list_insert(&e->running, q); /* reserved at open: cannot fail */
-    q->state = SEQUENCE_RUNNING;
-    q->n_computed = q->reuse.tokens_device + q->reuse.tokens_disk;
-    q->n_published = q->n_computed;
-    q->full_since_s = 0;
-    if (r->admitted)
-        return;
-    r->admitted = true;
-    r->admitted_s = engine_now_s();
-    r->usage.reuse = q->reuse;
-    r->usage.queue_ms = (r->admitted_s - r->submitted_s) * 1e3;
-    r->usage.restore_ms = q->reuse.restore_us / 1e3;
-    pthread_mutex_lock(&e->lock);
-    e->n_waiting--;
-    e->stats.reused_tokens += q->n_computed;
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* Has the store's answer, as fresh as it may be: others may have published this prompt's beginning since it
- * was looked up. */
-static bool settle(struct eng_engine *e, struct sequence *q)
-{
-    if (!q->settled)
-        q->settled = cs_sequence_poll(q->kv, &q->reuse) == 1;
-    if (!q->settled)
-        return false;
-    size_t reused = q->reuse.tokens_device + q->reuse.tokens_disk;
-    if (q->reopened || reused == (q->ids.n - 1) / PAGE * PAGE ||
-        q->opened_at == atomic_load(&e->published_pages))
-        return true;
-    q->reopened = true;
-    sequence_close(q);
-    if (sequence_open(e, q) != ENG_OK)
-        return false;
-    q->settled = cs_sequence_poll(q->kv, &q->reuse) == 1;
-    return q->settled;
-}
-
-enum room { ROOM_TAKEN, ROOM_LATER, ROOM_NONE };
-
-/* Pages for all of the sequence's ids and one token more. */
-static enum room take_room(struct eng_engine *e, struct sequence *q)
-{
-    size_t need = pages_of(q->ids.n + 1) - (q->reuse.tokens_device + q->reuse.tokens_disk) / PAGE;
-    if (e->running.n > 0 && pages_available(e) < need + headroom_pages(e))
-        return ROOM_LATER;
-    for (;;) {
-        int rc = cs_sequence_grow(q->kv, q->ids.n + 1);
-        if (rc == CS_OK)
-            return ROOM_TAKEN;
-        if (rc != CS_EFULL)
-            return ROOM_NONE;
-        if (e->running.n > 0)
-            return ROOM_LATER;
-        if (!drop_look_ahead(e, q))
-            break;
-    }
-    double now = engine_now_s();
-    if (q->full_since_s <= 0)
-        q->full_since_s = now;
-    return now - q->full_since_s < FULL_PATIENCE_S ? ROOM_LATER : ROOM_NONE;
-}
-
-/* Admits by ticket. One whose restore still runs is passed by those behind it; one for which there is no room
- * is not, or it would starve. */
-static void admit_waiting(struct eng_engine *e)
-{
-    size_t i = 0;
-    while (i < e->waiting.n && e->running.n < e->max_concurrency) {
-        struct sequence *q = e->waiting.at[i];
-        if (!q->kv) {
-            if (e->running.n > 0 && pages_available(e) < pages_of(q->ids.n + 1) + headroom_pages(e))
-                return;
-            q->reopened = true;
-            if (sequence_open(e, q) != ENG_OK) {
-                request_fail(e, q->request, ENG_ENOMEM, "out of memory");
-                i = 0;
-                continue;
-            }
-        }
-        if (!settle(e, q)) {
-            i++;
-            continue;
-        }
-        switch (take_room(e, q)) {
-        case ROOM_TAKEN:
-            admit(e, q);
-            break;
-        case ROOM_LATER:
-            return;
-        case ROOM_NONE:
-            request_fail(e, q->request, ENG_EFULL, "no memory is left in the KV cache for this prompt");
-            i = 0;
-            break;
-        }
-    }
-}
-
-/* Starts the restores of those that come next. */
-static void look_ahead(struct eng_engine *e)
-{
-    size_t n = e->waiting.n < e->max_concurrency ? e->waiting.n : e->max_concurrency;
-    size_t available = n > 0 ? pages_available(e) : 0;
-    size_t headroom = headroom_pages(e);
-    for (size_t i = 0; i < n; i++) {
-        struct sequence *q = e->waiting.at[i];
-        if (!q->kv && available >= pages_of(q->ids.n) + headroom) {
-            available -= pages_of(q->ids.n);
-            (void)sequence_open(e, q);
-        }
-    }
-}
-
-/* ---- a step ----------------------------------------------------------------------------------------- */
-
 static void preempt(struct eng_engine *e, struct sequence *q)
 {
     sequence_publish(e, q, NULL);
     sequence_close(q);
     sequence_list_remove(&e->running, q);
-    (void)sequence_list_insert(&e->waiting, q); /* wait_in_line left room */
+    (void)sequence_list_insert(&e->waiting, q); /* admission_queue left room */
     q->state = SEQUENCE_WAITING;
     q->reopened = false;
     q->chunk = 0;
@@ -382,7 +49,7 @@ static bool make_room(struct eng_engine *e, struct sequence *q)
             q->full_since_s = 0;
             return true;
         }
-        if (rc == CS_EFULL && drop_look_ahead(e, q))
+        if (rc == CS_EFULL && admission_drop_look_ahead(e, q))
             continue;
         if (rc == CS_EFULL && e->running.n > 1) {
             struct sequence *victim = e->running.at[e->running.n - 1];
@@ -397,7 +64,7 @@ static bool make_room(struct eng_engine *e, struct sequence *q)
     double now = engine_now_s();
     if (q->full_since_s <= 0)
         q->full_since_s = now;
-    if (now - q->full_since_s >= FULL_PATIENCE_S) {
+    if (now - q->full_since_s >= SEQUENCE_PATIENCE_S) {
         engine_log(e, CS_LOG_WARN, "request %" PRIu64 " ends at %zu tokens: the KV cache has no page left",
                    q->request->id, q->ids.n);
         if (q->n_sampled > 0)
@@ -476,7 +143,7 @@ static void prompt_computed(struct eng_engine *e, struct sequence *q)
         struct sequence *other = &r->choices[i];
         if (other->state != SEQUENCE_HELD)
             continue;
-        if (wait_in_line(e, other) == ENG_OK)
+        if (admission_queue(e, other) == ENG_OK)
             other->state = SEQUENCE_WAITING;
         else
             sequence_finish(e, other, ENG_FINISH_ERROR);
@@ -592,11 +259,11 @@ void *scheduler_thread(void *engine)
 {
     struct eng_engine *e = engine;
     bool cancels;
-    while (take_submitted(e, &cancels)) {
+    while (admission_take_new(e, &cancels)) {
         if (cancels)
-            take_cancels(e);
-        admit_waiting(e);
-        look_ahead(e);
+            admission_take_cancels(e);
+        admission_admit(e);
+        admission_look_ahead(e);
         pthread_mutex_lock(&e->lock);
         e->stats.running = (uint32_t)e->running.n;
         e->stats.waiting = e->n_waiting;

@@ -141,13 +141,14 @@ unsigned sizing_cpus(void)
 }
 
 uint64_t sizing_kv_bytes(uint64_t stride, uint32_t context, uint32_t concurrency, enum eng_kv_limit limit,
-                         const char **reason)
+                         uint64_t reserved_bytes, const char **reason)
 {
     struct sizing_memory memory = sizing_memory_available();
     uint64_t pages = ((uint64_t)context + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS * concurrency;
     uint64_t wanted = pages > UINT64_MAX / stride ? UINT64_MAX : stride * pages;
-    uint64_t most =
-        memory.available_bytes / 100 * (limit == ENG_KV_MEMORY ? MEMORY_PER_100 : CONCURRENCY_MEMORY_PER_100);
+    uint64_t free_bytes =
+        memory.available_bytes > reserved_bytes ? memory.available_bytes - reserved_bytes : 0;
+    uint64_t most = free_bytes / 100 * (limit == ENG_KV_MEMORY ? MEMORY_PER_100 : CONCURRENCY_MEMORY_PER_100);
     if (limit == ENG_KV_CONCURRENCY && wanted <= most) {
         *reason = "limited by concurrency";
         return wanted;

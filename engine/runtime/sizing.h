@@ -11,9 +11,10 @@ struct sizing_memory {
 struct sizing_memory sizing_memory_available(void);
 unsigned sizing_cpus(void); /* CPUs this process may use, at least 1 */
 
-/* Bytes for KV pages of `stride` bytes when the user gave none, and why that many. */
+/* Bytes for KV pages of `stride` bytes when the user gave none, and why that many. reserved_bytes: memory
+ * that will be taken for something else. */
 uint64_t sizing_kv_bytes(uint64_t stride, uint32_t context, uint32_t concurrency, enum eng_kv_limit limit,
-                         const char **reason);
+                         uint64_t reserved_bytes, const char **reason);
 
 #define SIZING_CONCURRENCY_DEFAULT 16
 
