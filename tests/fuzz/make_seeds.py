@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries.
+"""Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries,
+FOLDER/notes catalogue rows of notes.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
 """
@@ -26,18 +27,28 @@ def row(n_pages, page_tokens, page_bytes, chunk_bytes, runs=None):
     return out + b"".join(struct.pack("<I", i) for i in range(n_pages * page_tokens))
 
 
-def main():
-    folder, stamp = os.path.join(sys.argv[1], "record"), sys.argv[3]
+def notes(*contents):
+    out = struct.pack("<8sQQ32sII", b"IsoNote1", 1, 2, b"f" * 32, len(contents), 0)
+    return out + b"".join(struct.pack("<QQI", 3, 4, len(c)) + c for c in contents)
+
+
+def write(folder, files):
     os.makedirs(folder, exist_ok=True)
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+
+
+def main():
+    folder, stamp = sys.argv[1], sys.argv[3]
     rows = {
         "one-page": row(1, 4, 100, 65536),
         "three-pages": row(3, 4, 5000, 4096, [(0, 1, 3), (0, 9, 2), (1, 0, 2)]),
         "many-tokens": row(2, 256, 4096, 262144),
     }
-    for name, data in rows.items():
-        for suffix, content in (("row", data), ("header", data.ljust(ALIGN, b"\0"))):
-            with open(os.path.join(folder, f"{name}.{suffix}"), "wb") as file:
-                file.write(content)
+    write(os.path.join(folder, "record"), {f"{name}.row": data for name, data in rows.items()})
+    write(os.path.join(folder, "record"), {f"{name}.header": data.ljust(ALIGN, b"\0") for name, data in rows.items()})
+    write(os.path.join(folder, "notes"), {"none": notes(), "one": notes(b"abc"), "three": notes(b"", b"x" * 40, b"yz")})
     with open(stamp, "w", encoding="utf-8") as file:
         file.write("done\n")
 
