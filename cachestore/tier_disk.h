@@ -3,11 +3,10 @@
  * thread.
  *
  * It knows records (header, pages, notes), never paths or policy: store.c decides what is written, read and
- * deleted. All work is queued and never waits. Completions are called on one of the tier's two threads
- * (reads: the I/O thread, durable(): either) with no lock of the tier held; they may call any function of
- * this header except tier_disk_close. Every request gets exactly one completion, after an error, a cancel or
- * at close as well; what a request points to (pages, ids, the struct itself) must stay valid and unchanged
- * until then.
+ * deleted. All work is queued and never waits. Completions are called on the tier's I/O thread with no lock
+ * of the tier held; they may call any function of this header except tier_disk_close. Every request gets
+ * exactly one completion, after an error, a cancel or at close as well; what a request points to (pages, ids,
+ * the struct itself) must stay valid and unchanged until then.
  *
  * Order of a write: data -> grouped fdatasync -> one catalogue batch -> durable(). Order of a delete: the row
  * -> reads in flight on it have ended -> its chunks are free. A crash between any two steps leaves a record
