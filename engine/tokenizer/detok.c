@@ -11,8 +11,9 @@
 
 static size_t put_replacement(char *out)
 {
-    memcpy(out, "\xEF\xBF\xBD", 3);
-    return 3;
+    static const char replacement[3] = {'\xEF', '\xBF', '\xBD'};
+    memcpy(out, replacement, sizeof(replacement));
+    return sizeof(replacement);
 }
 
 /* Bytes of the character that starts with this byte; 0 when none does. */

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries,
-FOLDER/notes catalogue rows of notes.
+FOLDER/notes catalogue rows of notes, FOLDER/tokenizer texts behind a byte that chooses the pre-tokenizer.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
 """
 import os
 import struct
 import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tokenizer"))
+import lines
 
 ALIGN = 4096
 
@@ -49,6 +52,8 @@ def main():
     write(os.path.join(folder, "record"), {f"{name}.row": data for name, data in rows.items()})
     write(os.path.join(folder, "record"), {f"{name}.header": data.ljust(ALIGN, b"\0") for name, data in rows.items()})
     write(os.path.join(folder, "notes"), {"none": notes(), "one": notes(b"abc"), "three": notes(b"", b"x" * 40, b"yz")})
+    texts = [t.encode() for t in lines.lines(1, 200)] + lines.broken_lines(1, 40)
+    write(os.path.join(folder, "tokenizer"), {f"{i}.text": bytes([i % 4]) + text for i, text in enumerate(texts)})
     with open(stamp, "w", encoding="utf-8") as file:
         file.write("done\n")
 

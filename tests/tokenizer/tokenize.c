@@ -27,7 +27,8 @@ static void put(uint32_t v)
 static void put_ids(const struct eng_ids *ids)
 {
     put((uint32_t)ids->n);
-    fwrite(ids->data, sizeof(*ids->data), ids->n, stdout);
+    if (ids->n > 0)
+        fwrite(ids->data, sizeof(*ids->data), ids->n, stdout);
 }
 
 /* A text from stdin, NUL-terminated as well; NULL at the end of input. */
