@@ -36,24 +36,25 @@ const struct merge *merge_find(const struct eng_tokenizer *t, uint32_t left, uin
     return m->left == TOKEN_NONE ? NULL : m;
 }
 
-/* Room for a word of n symbols: their pairs and two more for each merge, of which there are fewer than n. */
+/* Room for a word of n symbols: fewer than n pairs at first, and each of the fewer than n merges takes its
+ * own pair out and puts at most two in. */
 static int reserve(struct bpe_scratch *s, size_t n)
 {
     if (n <= s->cap_symbols)
         return ENG_OK;
-    size_t cap = n < 64 ? 64 : n + n / 2;
-    if (n >= TOKEN_NONE || cap > SIZE_MAX / (3 * sizeof(uint64_t)))
+    size_t cap =
+        n < 64 ? 64 : n; /* exactly: the words of prose are short, and a long one is rare and large */
+    if (n >= TOKEN_NONE || cap > SIZE_MAX / (2 * sizeof(uint64_t)))
         return ENG_ENOMEM;
     struct bpe_symbol *symbols = realloc(s->symbols, cap * sizeof(*symbols));
     if (symbols == NULL)
         return ENG_ENOMEM;
     s->symbols = symbols;
-    uint64_t *heap = realloc(s->heap, 3 * cap * sizeof(*heap));
+    uint64_t *heap = realloc(s->heap, 2 * cap * sizeof(*heap));
     if (heap == NULL)
         return ENG_ENOMEM;
     s->heap = heap;
     s->cap_symbols = cap;
-    s->cap_heap = 3 * cap;
     return ENG_OK;
 }
 

@@ -140,14 +140,15 @@ static int add_default_system(struct renderer *r)
     return rc == ENG_OK ? close_message(r) : rc;
 }
 
-static int add_message(struct renderer *r, const struct eng_message *messages, size_t n_messages, size_t i)
+static int add_message(struct renderer *r, const struct eng_message *messages, size_t n_messages,
+                       size_t last_query, size_t i)
 {
     const struct eng_chat_template *c = r->c;
     int rc = open_message(r, role_names[messages[i].role], (int32_t)i);
     if (rc == ENG_OK && i == 0 && messages[i].role == ENG_ROLE_SYSTEM && c->system_prefix != NULL)
         rc = text_add(&r->run, c->system_prefix, strlen(c->system_prefix));
     if (rc == ENG_OK)
-        rc = chat_content(c, messages, n_messages, i, &r->run);
+        rc = chat_content(c, messages, n_messages, last_query, i, &r->run);
     if (rc == ENG_OK)
         rc = add_run(r);
     return rc == ENG_OK ? close_message(r) : rc;
@@ -166,8 +167,9 @@ static int render(struct renderer *r, const struct eng_message *messages, size_t
     int rc = add_bos(r);
     if (rc == ENG_OK && r->c->default_system != NULL && messages[0].role != ENG_ROLE_SYSTEM)
         rc = add_default_system(r);
+    size_t last_query = chat_last_query(messages, n_messages);
     for (size_t i = 0; i < n_messages && rc == ENG_OK; i++)
-        rc = add_message(r, messages, n_messages, i);
+        rc = add_message(r, messages, n_messages, last_query, i);
     r->out->reply_run = r->out->ids.n;
     if (rc == ENG_OK && add_generation)
         rc = add_reply_header(r, n_messages);

@@ -243,21 +243,23 @@ static bool is_tool_response(struct view v)
            memcmp(v.data + v.len - (sizeof(close) - 1), close, sizeof(close) - 1) == 0;
 }
 
+size_t chat_last_query(const struct eng_message *messages, size_t n_messages)
+{
+    for (size_t i = n_messages; i-- > 0;)
+        if (messages[i].role == ENG_ROLE_USER &&
+            !is_tool_response((struct view){messages[i].content, messages[i].len}))
+            return i;
+    return n_messages - 1;
+}
+
 /* Qwen3: an assistant's think block is kept only behind the last question of a user; there it is written in
  * its canonical form, an empty one too when the message is the conversation's last. */
-static int qwen3_content(const struct eng_message *messages, size_t n_messages, size_t i, struct text *run)
+static int qwen3_content(const struct eng_message *messages, size_t n_messages, size_t last_query, size_t i,
+                         struct text *run)
 {
     struct view content = {messages[i].content, messages[i].len}, reasoning = {"", 0};
     if (messages[i].role != ENG_ROLE_ASSISTANT)
         return text_add(run, content.data, content.len);
-    size_t last_query = n_messages - 1;
-    for (size_t k = n_messages; k-- > 0;) {
-        if (messages[k].role == ENG_ROLE_USER &&
-            !is_tool_response((struct view){messages[k].content, messages[k].len})) {
-            last_query = k;
-            break;
-        }
-    }
     const char *close = find(content, "</think>");
     if (close != NULL) {
         struct view before = {content.data, (size_t)(close - content.data)};
@@ -278,7 +280,7 @@ static int qwen3_content(const struct eng_message *messages, size_t n_messages, 
 }
 
 int chat_content(const struct eng_chat_template *c, const struct eng_message *messages, size_t n_messages,
-                 size_t i, struct text *run)
+                 size_t last_query, size_t i, struct text *run)
 {
     struct view content = {messages[i].content, messages[i].len};
     switch (c->rule) {
@@ -286,7 +288,7 @@ int chat_content(const struct eng_chat_template *c, const struct eng_message *me
         content = trim(content);
         break;
     case CONTENT_QWEN3:
-        return qwen3_content(messages, n_messages, i, run);
+        return qwen3_content(messages, n_messages, last_query, i, run);
     case CONTENT_AS_IS:
         break;
     }

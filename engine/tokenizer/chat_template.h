@@ -35,9 +35,11 @@ struct text {
 };
 int text_add(struct text *t, const char *data, size_t len); /* ENG_OK or ENG_ENOMEM */
 
+/* Index of the last question of a user; the last message where there is none. Linear, so once a prompt. */
+size_t chat_last_query(const struct eng_message *messages, size_t n_messages);
 /* Appends to `run` what the template makes of the content of messages[i]. */
 int chat_content(const struct eng_chat_template *c, const struct eng_message *messages, size_t n_messages,
-                 size_t i, struct text *run);
+                 size_t last_query, size_t i, struct text *run);
 /* Of a reply, how many leading bytes come back as they are when it is an earlier message; false when its
  * beginning does not. */
 bool chat_reply_kept(const struct eng_chat_template *c, const char *reply, size_t len, size_t *kept);

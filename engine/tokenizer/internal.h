@@ -55,6 +55,7 @@ struct eng_tokenizer {
     bool *ends;           /* (n_vocab) */
     struct bytes *pieces; /* (n_vocab): the bytes a token stands for, in `blob` */
     char *blob;
+    size_t longest_piece;
     uint32_t byte_ids[256]; /* TOKEN_NONE: the vocabulary lacks this byte */
     struct merge *merges;   /* (merge_mask + 1) */
     size_t merge_mask;
@@ -85,7 +86,7 @@ struct bpe_symbol {
 struct bpe_scratch {
     struct bpe_symbol *symbols;
     uint64_t *heap; /* rank << 32 | index */
-    size_t n_heap, cap_symbols, cap_heap;
+    size_t n_heap, cap_symbols;
     uint64_t work; /* heap operations and look-ups so far: what tests bound */
 };
 void bpe_scratch_free(struct bpe_scratch *s);

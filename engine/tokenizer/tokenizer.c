@@ -126,6 +126,11 @@ uint32_t eng_tokenizer_n_vocab(const struct eng_tokenizer *t)
     return t->n_vocab;
 }
 
+size_t eng_tokenizer_longest_piece(const struct eng_tokenizer *t)
+{
+    return t->longest_piece;
+}
+
 uint32_t eng_tokenizer_bos(const struct eng_tokenizer *t)
 {
     return t->bos;

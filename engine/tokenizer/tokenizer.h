@@ -34,6 +34,10 @@ int eng_tokenizer_open(const struct fmt_gguf *g, struct eng_tokenizer **out, cha
 void eng_tokenizer_close(struct eng_tokenizer *t);
 
 uint32_t eng_tokenizer_n_vocab(const struct eng_tokenizer *t);
+/* Bytes of the longest token, at least 1. A text has no fewer tokens than its bytes over this (bytes that the
+ * vocabulary lacks aside), so a caller refuses a text that no context can hold before it pays for encoding.
+ */
+size_t eng_tokenizer_longest_piece(const struct eng_tokenizer *t);
 /* Special ids; UINT32_MAX where the model has none. */
 uint32_t eng_tokenizer_bos(const struct eng_tokenizer *t);
 uint32_t eng_tokenizer_eos(const struct eng_tokenizer *t);

@@ -283,6 +283,7 @@ static int load_pieces(struct loader *l)
         return fail(l, ENG_ENOMEM, "tokenizer.ggml.tokens: out of memory");
     memset(t->byte_ids, 0xFF, sizeof(t->byte_ids));
     char *out = t->blob;
+    t->longest_piece = 1;
     for (uint32_t i = 0; i < t->n_vocab; i++) {
         struct bytes text = l->texts[i];
         bool special = t->types[i] == TOKEN_CONTROL || t->types[i] == TOKEN_USER_DEFINED;
@@ -298,6 +299,8 @@ static int load_pieces(struct loader *l)
             t->pieces[i].len = text.len;
         }
         out += t->pieces[i].len;
+        if (t->pieces[i].len > t->longest_piece)
+            t->longest_piece = t->pieces[i].len;
         if (mapped && t->pieces[i].len == 1)
             t->byte_ids[(uint8_t)t->pieces[i].data[0]] = i;
         if (mapped && t->pre->ignore_merges)

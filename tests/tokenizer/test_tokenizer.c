@@ -234,6 +234,7 @@ static void test_pieces_of_special_tokens_are_shown_only_when_asked_for(void **s
     assert_memory_equal(eng_tokenizer_piece(t, TINY(2), false, &len), "<think>", 7);
     eng_tokenizer_piece(t, 1u << 30, true, &len);
     assert_int_equal(len, 0);
+    assert_int_equal(eng_tokenizer_longest_piece(t), 13); /* <|endoftext|> */
     tiny_close(g, t);
 }
 
