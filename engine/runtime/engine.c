@@ -224,7 +224,7 @@ static int start_thread(struct eng_engine *e)
 {
     uint32_t n = e->max_concurrency;
     e->batch = calloc(n, sizeof *e->batch);
-    e->batch_of = calloc(n, sizeof *e->batch_of);
+    e->batch_of = calloc(n, sizeof(struct sequence *));
     if (!e->batch || !e->batch_of || sequence_list_reserve(&e->running, n) != ENG_OK ||
         sampler_new(e->n_vocab, &e->sampler) != ENG_OK)
         return ENG_ENOMEM;

@@ -27,7 +27,7 @@ int sequence_list_reserve(struct sequence_list *l, size_t n)
     size_t cap = l->cap ? 2 * l->cap : 16;
     while (cap < n)
         cap *= 2;
-    struct sequence **at = realloc(l->at, cap * sizeof *at);
+    struct sequence **at = realloc(l->at, cap * sizeof(struct sequence *));
     if (!at)
         return ENG_ENOMEM;
     l->at = at;
@@ -50,7 +50,7 @@ void sequence_list_remove(struct sequence_list *l, const struct sequence *q)
 {
     for (size_t i = 0; i < l->n; i++) {
         if (l->at[i] == q) {
-            memmove(&l->at[i], &l->at[i + 1], (l->n - i - 1) * sizeof l->at[0]);
+            memmove(&l->at[i], &l->at[i + 1], (l->n - i - 1) * sizeof(struct sequence *));
             l->n--;
             return;
         }

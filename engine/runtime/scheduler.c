@@ -171,10 +171,9 @@ static size_t build_batch(struct eng_engine *e)
 {
     for (size_t i = 0; i < e->running.n;) {
         struct sequence *q = e->running.at[i];
-        if (q->chunk == 0 || make_room(e, q))
-            i++;
-        else if (i < e->running.n && e->running.at[i] == q)
-            i++; /* still there, without a page */
+        bool ready = q->chunk == 0 || make_room(e, q);
+        bool still_there = ready || (i < e->running.n && e->running.at[i] == q);
+        i += still_there;
     }
     size_t n = 0;
     for (size_t i = 0; i < e->running.n; i++) {

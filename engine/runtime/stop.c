@@ -40,7 +40,7 @@ no_memory:
 
 void stop_set_free(struct stop_set *s)
 {
-    for (size_t i = 0; i < s->n; i++)
+    for (size_t i = 0; s->text && i < s->n; i++)
         free(s->text[i]);
     free(s->text);
     free(s->len);

@@ -76,7 +76,7 @@ static size_t reference_kept(const struct eng_sampling *p, bool kept[VOCAB])
     for (uint32_t i = 0; i < VOCAB; i++)
         max = logits[i] > max ? logits[i] : max;
     for (uint32_t i = 0; i < VOCAB; i++)
-        r[i] = (struct ranked){exp((logits[i] - max) / p->temperature), i};
+        r[i] = (struct ranked){exp((double)((logits[i] - max) / p->temperature)), i};
     qsort(r, VOCAB, sizeof r[0], by_rank);
     size_t n = p->top_k && p->top_k < VOCAB ? p->top_k : VOCAB;
     double sum = 0;
@@ -234,7 +234,7 @@ static void logprobs_are_of_the_raw_logits(void **state)
     logits[800] = logits[200] = 20; /* a tie at the top */
     double sum = 0;
     for (uint32_t i = 0; i < VOCAB; i++)
-        sum += exp(logits[i]);
+        sum += exp((double)logits[i]);
     assert_int_equal(sampler_draw(sampler, backend, &p, 0, logits, no_ids, 0, 0, &info), 123);
     assert_true(fabs(info.logprob - (logits[123] - log(sum))) < 1e-4);
     assert_int_equal(info.n_top, 20);

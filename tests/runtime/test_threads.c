@@ -27,6 +27,7 @@ static struct rig_options options_of(uint64_t seed)
     o.sampling.temperature = 1;
     o.sampling.seed = seed;
     o.max_tokens = REPLY;
+    o.n_choices = seed % 4 == 1 ? 3 : 1;
     return o;
 }
 
@@ -82,14 +83,10 @@ static void *read_stats(void *arg)
     return NULL;
 }
 
-static void submitters_and_cancellers_get_their_own_replies(void **state)
+static void hammer(const struct eng_config *c)
 {
-    (void)state;
-    struct eng_config c = rig_config("qwen2-q8_0", 24);
-    c.context = 128;
-    c.threads = 2;
-    c.max_concurrency = 4;
-    engine = rig_open(&c);
+    atomic_store(&stop_reading, false);
+    engine = rig_open(c);
     pthread_t threads[THREADS];
     pthread_t reader;
     struct worker workers[THREADS] = {0};
@@ -129,6 +126,43 @@ static void submitters_and_cancellers_get_their_own_replies(void **state)
         free(ids);
     }
     rig_close(engine);
+}
+
+/* 24 pages; six threads with sequences of six pages each, some of three choices. */
+static struct eng_config narrow(void)
+{
+    struct eng_config c = rig_config("qwen2-q8_0", 24);
+    c.context = 128;
+    c.threads = 2;
+    c.max_concurrency = 4;
+    return c;
+}
+
+static void submitters_and_cancellers_get_their_own_replies(void **state)
+{
+    (void)state;
+    struct eng_config c = narrow();
+    hammer(&c);
+    free((void *)c.model_path);
+}
+
+static void so_they_do_over_a_disk_that_evicts(void **state)
+{
+    (void)state;
+    static const struct cs_config shape = {
+        .span_bytes = 64 << 10,
+        .chunk_bytes = 64 << 10,
+        .extent_bytes = 1 << 20,
+        .flush_bytes = 128 << 10,
+        .flush_interval_ms = 5,
+    };
+    struct eng_config c = narrow();
+    char *folder = rig_folder();
+    c.disk_dir = folder;
+    c.disk_bytes = 8 << 20;
+    c.store_shape = &shape;
+    hammer(&c);
+    rig_remove_folder(folder);
     free((void *)c.model_path);
 }
 
@@ -136,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(submitters_and_cancellers_get_their_own_replies),
+        cmocka_unit_test(so_they_do_over_a_disk_that_evicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
