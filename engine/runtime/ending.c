@@ -12,7 +12,7 @@
 void sequence_publish(struct eng_engine *e, struct sequence *q, const struct cs_note *reply)
 {
     struct request *r = q->request;
-    if (!q->kv)
+    if (!q->kv || q->n_computed == 0) /* one that waits has nothing of its own */
         return;
     size_t n_notes = 0;
     const struct cs_note *notes = reply;

@@ -59,6 +59,23 @@ uint32_t *rig_ids(uint64_t seed, size_t n)
     return ids;
 }
 
+/* Whole characters only; over-long forms and surrogates do not occur, as the detokenizer's own tests show. */
+static bool is_whole_utf8(const char *text, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t n = c < 0x80 ? 1 : c >> 5 == 6 ? 2 : c >> 4 == 14 ? 3 : c >> 3 == 30 ? 4 : 0;
+        if (n == 0 || i + n > len)
+            return false;
+        for (size_t k = 1; k < n; k++) {
+            if (((unsigned char)text[i + k] & 0xc0) != 0x80)
+                return false;
+        }
+        i += n;
+    }
+    return true;
+}
+
 static void on_event(void *ctx, const struct eng_event *ev)
 {
     struct rig_call *call = ctx;
@@ -78,6 +95,7 @@ static void on_event(void *ctx, const struct eng_event *ev)
         c->infos[c->n_ids++] = ev->tokens[i];
     }
     c->n_events++;
+    c->n_broken += !is_whole_utf8(ev->text, ev->text_len);
     if (ev->finish != ENG_FINISH_NONE)
         c->finish = ev->finish;
     pthread_cond_broadcast(&call->changed);
@@ -154,6 +172,8 @@ static void wait_until(struct rig_call *call, size_t n_tokens)
 void rig_wait(struct rig_call *call)
 {
     wait_until(call, SIZE_MAX);
+    for (size_t i = 0; i < RIG_MAX_CHOICES; i++)
+        assert_int_equal(call->choice[i].n_broken, 0);
 }
 
 void rig_wait_tokens(struct rig_call *call, size_t n)

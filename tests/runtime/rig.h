@@ -24,7 +24,7 @@ struct rig_choice {
     uint32_t *ids;
     struct eng_token_info *infos;
     size_t n_ids;
-    uint32_t n_events;
+    uint32_t n_events, n_broken; /* broken: events whose text was not whole UTF-8 characters */
     enum eng_finish finish;
 };
 

@@ -1,5 +1,6 @@
 /* Requests through the engine: cancel, stop strings, choices, ends, queue, and what the events promise. */
 #include "rig.h"
+#include <stdatomic.h>
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -363,6 +364,72 @@ static void closing_ends_what_runs_and_what_waits(void **state)
     free(ids);
 }
 
+struct relay {
+    struct rig_call call;
+    atomic_int n_left;
+    atomic_uint_fast64_t id;
+    atomic_int n_cancelled;
+};
+
+static void relay_submit(struct relay *r);
+
+static void relay_event(void *ctx, const struct eng_event *ev)
+{
+    struct relay *r = ctx;
+    if (ev->finish == ENG_FINISH_CANCELLED)
+        atomic_fetch_add(&r->n_cancelled, 1);
+    else if (ev->finish == ENG_FINISH_NONE)
+        eng_cancel(engine, atomic_load(&r->id)); /* its own request, in its first event */
+}
+
+static void relay_done(void *ctx, int result, const struct eng_usage *usage)
+{
+    struct relay *r = ctx;
+    (void)usage;
+    if (result == ENG_OK && atomic_fetch_sub(&r->n_left, 1) > 1) {
+        relay_submit(r);
+        return;
+    }
+    pthread_mutex_lock(&r->call.lock);
+    r->call.done = true;
+    pthread_cond_broadcast(&r->call.changed);
+    pthread_mutex_unlock(&r->call.lock);
+}
+
+static void relay_submit(struct relay *r)
+{
+    char err[200];
+    eng_request_id id = 0;
+    struct eng_prompt p = {0};
+    struct eng_sampling greedy = eng_sampling_defaults();
+    uint32_t *ids = rig_ids(77, 30);
+    struct eng_request request = {
+        .prompt = &p,
+        .sampling = &greedy,
+        .n_choices = 1,
+        .ignore_eos = true,
+        .on_event = relay_event,
+        .on_done = relay_done,
+        .ctx = r,
+    };
+    (void)eng_ids_add(&p.ids, ids, 30);
+    free(ids);
+    (void)eng_submit(engine, &request, &id, err, sizeof err);
+    atomic_store(&r->id, id);
+}
+
+static void callbacks_may_submit_and_cancel(void **state)
+{
+    (void)state;
+    struct relay r = {.call = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER},
+                      .n_left = 5};
+    relay_submit(&r);
+    rig_wait(&r.call);
+    assert_int_equal(atomic_load(&r.n_left), 0);
+    assert_true(atomic_load(&r.n_cancelled) >=
+                4); /* the very first may be through before its id is known here */
+}
+
 static void bad_requests_are_refused_by_name(void **state)
 {
     (void)state;
@@ -427,6 +494,7 @@ int main(void)
         TEST(the_queue_is_bounded_and_keeps_its_order),
         TEST(decode_first_prefills_a_page_a_step),
         TEST(closing_ends_what_runs_and_what_waits),
+        TEST(callbacks_may_submit_and_cancel),
         TEST(bad_requests_are_refused_by_name),
         TEST(a_cache_smaller_than_the_context_becomes_the_context),
     };
