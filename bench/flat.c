@@ -1,0 +1,261 @@
+/*
+ * Law 1 (flat): the same 64 MiB, published and restored as 1, 64 and 512 messages in one publish, and as a
+ * path built by 400 publishes. Beside each restore stands what the same disk gives for O_DIRECT reads of the
+ * same volume file, measured between the rounds of the same run.
+ *
+ *   build/bench/flat [DIR] [ROUNDS]      DIR: where the stores are made (default: the current directory)
+ *
+ * A message is a note here, as the engine publishes it: the store knows no messages beside those. Reads land
+ * in the pages that sequences use: there is no copy to count.
+ */
+#include "cachestore/cachestore.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    PAGE_TOKENS = 16,
+    PAGE_BYTES = 128 << 10,
+    N_PAGES = 512,
+    N_TOKENS = N_PAGES * PAGE_TOKENS,
+    READ_BYTES = 1 << 20,
+    READ_DEPTH = 32,
+    NOTE_BYTES = 64,
+    MAX_ROUNDS = 51,
+    FLUSH_MS = 60000
+};
+
+#define TOTAL_BYTES ((double)N_PAGES * PAGE_BYTES)
+
+struct variant {
+    const char *name;
+    size_t n_publishes, n_messages;
+    double publish_ms[MAX_ROUNDS], durable_ms[MAX_ROUNDS], restore_ms[MAX_ROUNDS], ceiling_ms[MAX_ROUNDS];
+    struct cs_stats wrote, read;
+};
+
+static uint32_t ids[N_TOKENS + 1];
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "flat: %s\n", what);
+    exit(1);
+}
+
+static void remove_tree(const char *path)
+{
+    DIR *d = opendir(path);
+    if (!d) {
+        unlink(path);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(d));) {
+        char inner[4096 + 256];
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        snprintf(inner, sizeof inner, "%.4090s/%s", path, e->d_name);
+        remove_tree(inner);
+    }
+    closedir(d);
+    rmdir(path);
+}
+
+static struct cs_store *open_store(const char *dir)
+{
+    struct cs_config c = {.page_tokens = PAGE_TOKENS,
+                          .page_bytes = PAGE_BYTES,
+                          .arena_bytes = 256u << 20,
+                          .disk_dir = dir,
+                          .disk_bytes = 512u << 20,
+                          .extent_bytes = 128u << 20};
+    struct cs_store *s;
+    char err[256] = "";
+    if (cs_open(&c, &s, err, sizeof err) != CS_OK)
+        die(err);
+    struct cs_stats st;
+    cs_stats_get(s, &st);
+    if (!st.disk_on)
+        die("the disk tier is off (io_uring?)");
+    return s;
+}
+
+static struct cs_sequence *open_settled(struct cs_store *s, size_t n)
+{
+    struct cs_sequence *q;
+    struct cs_reuse r;
+    if (cs_sequence_open(s, NULL, ids, n, &q) != CS_OK)
+        die("open");
+    while (!cs_sequence_poll(q, &r))
+        usleep(50);
+    return q;
+}
+
+/* As many bytes as a restore reads, from the volume file, as fast as O_DIRECT gives them. */
+static double read_ceiling(const char *dir)
+{
+    char best[4096 + 256] = "", path[4096 + 256];
+    off_t size = 0;
+    DIR *d = opendir(dir);
+    if (!d)
+        die(dir);
+    for (struct dirent *e; (e = readdir(d));) {
+        struct stat st;
+        snprintf(path, sizeof path, "%.4090s/%s", dir, e->d_name);
+        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > size) {
+            size = st.st_size;
+            memcpy(best, path, sizeof best);
+        }
+    }
+    closedir(d);
+    int fd = open(best, O_RDONLY | O_DIRECT);
+    if (fd < 0 || (double)size < TOTAL_BYTES)
+        die("no volume to read with O_DIRECT");
+    struct io_uring ring;
+    if (io_uring_queue_init(READ_DEPTH, &ring, 0) != 0)
+        die("io_uring");
+    uint8_t *buf = aligned_alloc(4096, (size_t)TOTAL_BYTES);
+    if (!buf)
+        die("memory");
+    memset(buf, 1, (size_t)TOTAL_BYTES);
+    double start = now_ms();
+    size_t sent = 0, done = 0, n = (size_t)TOTAL_BYTES / READ_BYTES;
+    while (done < n) {
+        while (sent < n && sent - done < READ_DEPTH) {
+            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+            io_uring_prep_read(sqe, fd, buf + sent * READ_BYTES, READ_BYTES, sent * READ_BYTES);
+            sent++;
+        }
+        struct io_uring_cqe *cqe;
+        if (io_uring_submit_and_wait(&ring, 1) < 0 || io_uring_wait_cqe(&ring, &cqe) != 0 ||
+            cqe->res != READ_BYTES)
+            die("read");
+        io_uring_cqe_seen(&ring, cqe);
+        done++;
+    }
+    double ms = now_ms() - start;
+    free(buf);
+    io_uring_queue_exit(&ring);
+    close(fd);
+    return ms;
+}
+
+static void run_round(struct variant *v, const char *dir, int round)
+{
+    struct cs_store *s = open_store(dir);
+    struct cs_sequence *q = open_settled(s, 1);
+    if (cs_sequence_grow(q, N_TOKENS) != CS_OK)
+        die("grow");
+    for (size_t p = 0; p < N_PAGES; p++)
+        memset(cs_sequence_pages(q)[p], (int)p + 1, PAGE_BYTES);
+    static char text[NOTE_BYTES];
+    struct cs_note *notes = calloc(v->n_messages, sizeof *notes);
+    if (!notes)
+        die("memory");
+    for (size_t i = 0; i < v->n_messages; i++)
+        notes[i] = (struct cs_note){.key = {i + 1, 1}, .data = text, .len = NOTE_BYTES};
+    double start = now_ms();
+    for (size_t k = 1; k <= v->n_publishes; k++) {
+        size_t from = (k - 1) * v->n_messages / v->n_publishes, to = k * v->n_messages / v->n_publishes;
+        if (cs_sequence_publish(q, ids, N_TOKENS * k / v->n_publishes, notes + from, to - from) != CS_OK)
+            die("publish");
+    }
+    v->publish_ms[round] = now_ms() - start;
+    if (cs_flush(s, FLUSH_MS) != CS_OK)
+        die("flush");
+    v->durable_ms[round] = now_ms() - start;
+    cs_stats_get(s, &v->wrote);
+    cs_sequence_close(q);
+    cs_close(s, FLUSH_MS);
+    free(notes);
+
+    v->ceiling_ms[round] = read_ceiling(dir);
+    s = open_store(dir);
+    /* The arena's memory is backed ahead of use; a restore right behind open would measure page faults. */
+    q = open_settled(s, 1);
+    if (cs_sequence_grow(q, N_TOKENS) != CS_OK)
+        die("grow");
+    for (size_t p = 0; p < N_PAGES; p++)
+        memset(cs_sequence_pages(q)[p], 0, PAGE_BYTES);
+    cs_sequence_close(q);
+    struct cs_stats before;
+    cs_stats_get(s, &before);
+    start = now_ms();
+    q = open_settled(s, N_TOKENS + 1);
+    v->restore_ms[round] = now_ms() - start;
+    cs_stats_get(s, &v->read);
+    v->read.sqes -= before.sqes;
+    v->read.submissions -= before.submissions;
+    if (cs_sequence_n_pages(q) != N_PAGES)
+        die("the restore was not complete");
+    for (size_t p = 0; p < N_PAGES; p++)
+        if (((uint8_t *)cs_sequence_pages(q)[p])[PAGE_BYTES - 1] != (uint8_t)(p + 1))
+            die("wrong bytes");
+    cs_sequence_close(q);
+    cs_close(s, FLUSH_MS);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, compare);
+    return v[n / 2];
+}
+
+int main(int argc, char **argv)
+{
+    static struct variant variants[] = {
+        {.name = "1 message", .n_publishes = 1, .n_messages = 1},
+        {.name = "64 messages", .n_publishes = 1, .n_messages = 64},
+        {.name = "512 messages", .n_publishes = 1, .n_messages = 512},
+        {.name = "400 publishes", .n_publishes = 400, .n_messages = 400},
+    };
+    const size_t n_variants = sizeof variants / sizeof variants[0];
+    const char *base = argc > 1 ? argv[1] : ".";
+    int rounds = argc > 2 ? atoi(argv[2]) : 7;
+    if (rounds < 1 || rounds > MAX_ROUNDS)
+        die("ROUNDS must be 1 to 51");
+    for (size_t i = 0; i < N_TOKENS; i++)
+        ids[i] = (uint32_t)(i * 2654435761u);
+    for (int r = 0; r < rounds; r++)
+        for (size_t k = 0; k < n_variants; k++) {
+            char dir[4096];
+            snprintf(dir, sizeof dir, "%s/flat-XXXXXX", base);
+            if (!mkdtemp(dir))
+                die("no directory for the store");
+            run_round(&variants[k], dir, r);
+            remove_tree(dir);
+        }
+    printf("%d MiB in pages of %d KiB, medians of %d rounds\n", (int)(TOTAL_BYTES / (1 << 20)),
+           PAGE_BYTES >> 10, rounds);
+    printf("%-14s %10s %10s %10s %12s %8s %6s %6s %6s %6s\n", "", "publish ms", "durable ms", "restore ms",
+           "O_DIRECT ms", "of it", "spans", "rows", "SQEs r", "submit");
+    for (size_t k = 0; k < n_variants; k++) {
+        struct variant *v = &variants[k];
+        double restore = median(v->restore_ms, rounds), ceiling = median(v->ceiling_ms, rounds);
+        printf("%-14s %10.3f %10.1f %10.1f %12.1f %7.0f%% %6llu %6llu %6llu %6llu\n", v->name,
+               median(v->publish_ms, rounds), median(v->durable_ms, rounds), restore, ceiling,
+               100 * ceiling / restore, (unsigned long long)v->wrote.publish_spans,
+               (unsigned long long)v->wrote.catalog_rows, (unsigned long long)v->read.sqes,
+               (unsigned long long)v->read.submissions);
+    }
+    return 0;
+}
