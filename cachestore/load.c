@@ -166,7 +166,8 @@ static struct span *link_row(struct loader *l, struct row *row)
     sp->disk_bytes = row->disk_bytes;
     sp->created_unix = r->created_unix;
     sp->touched_unix = r->used_unix;
-    sp->last_used = r->used_unix > 0 ? (uint64_t)r->used_unix * 1000000 : 0;
+    /* Rows know seconds; within one, newer records count as used later. */
+    sp->last_used = (r->used_unix > 0 ? (uint64_t)r->used_unix * 1000000 : 0) + r->id.sequence % 1000000;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
     return sp;
 }
@@ -225,9 +226,13 @@ int loader_finish_locked(struct loader *l)
     for (size_t i = 0; i < l->n_rows; i++)
         if (s->index.n_spans < s->index.heap_capacity)
             l->rows[i].span = link_row(l, &l->rows[i]);
-    for (size_t i = l->n_rows; i-- > 0;)
-        if (!l->rows[i].span)
+    for (size_t i = l->n_rows; i-- > 0;) {
+        struct span *sp = l->rows[i].span;
+        if (!sp)
             s->tier->delete_span(s->disk, l->rows[i].record.id);
+        else if (sp->parent && sp->parent->last_used < sp->last_used)
+            index_touch_locked(&s->index, sp->parent, sp->last_used);
+    }
     if (l->n_rows > 0)
         qsort(l->rows, l->n_rows, sizeof *l->rows, compare_ids);
     link_notes(l);

@@ -184,10 +184,12 @@ struct note_batch *notes_add_locked(struct notes *n, struct index *ix, const str
 void notes_drop_locked(struct notes *n, struct index *ix, const struct tier_vtable *tier,
                        struct tier_disk *disk, struct span *owner)
 {
-    while (owner->batches) {
-        struct note_batch *b = owner->batches;
-        while (b->notes)
-            note_remove(n, ix, b->notes);
+    for (struct note_batch *b = owner->batches, *next_batch; b; b = next_batch) {
+        next_batch = b->next;
+        for (struct note *note = b->notes, *next; note; note = next) {
+            next = note->batch_next;
+            note_remove(n, ix, note);
+        }
         batch_remove(ix, tier, disk, b);
     }
 }

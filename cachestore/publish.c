@@ -150,13 +150,11 @@ int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, co
         if (notes[i].len > NOTE_MAX_BYTES || (notes[i].len > 0 && !notes[i].data))
             return CS_EINVAL;
     uint32_t n_full = (uint32_t)(n / pt), n_new = n_full - q->n_known;
-    struct cs_key *keys = NULL;
-    if (n_new > 0) {
-        keys = malloc(n_new * sizeof *keys);
-        if (!keys)
-            return CS_ENOMEM;
+    struct cs_key *keys = calloc(n_new + 1, sizeof *keys);
+    if (!keys)
+        return CS_ENOMEM;
+    if (n_new > 0)
         key_pages(q->key, ids + (size_t)q->n_known * pt, n_new, pt, keys);
-    }
     pthread_mutex_lock(&s->lock);
     int rc = publish_locked(q, ids, n_full, keys);
     if (rc == CS_OK) {

@@ -196,9 +196,10 @@ static bool page_is_stored(const struct span *sp, uint32_t i)
     return sp->page[i] != ARENA_NO_PAGE || sp->disk == SPAN_DISK_DURABLE;
 }
 
-static void touch(struct cs_store *s, struct span *sp, uint64_t tick)
+/* A use of the whole path is persisted at its deepest span only, one row whatever the number of spans;
+ * reading the rows back makes every parent as young as its youngest child. */
+static void persist_use(struct cs_store *s, struct span *sp, uint64_t tick)
 {
-    index_touch_locked(&s->index, sp, tick);
     int64_t now_unix = (int64_t)(tick / 1000000);
     if (sp->disk == SPAN_DISK_DURABLE && now_unix - sp->touched_unix >= TOUCH_INTERVAL_SECONDS) {
         sp->touched_unix = now_unix;
@@ -234,7 +235,7 @@ static size_t walk_locked(struct cs_store *s, const struct cs_tenant *tenant, co
         }
         if (m > 0) {
             segments[n_segments++] = (struct segment){sp, m};
-            touch(s, sp, tick);
+            index_touch_locked(&s->index, sp, tick);
             i += m;
             at = sp;
             ordinal = m - 1;
@@ -244,6 +245,8 @@ static size_t walk_locked(struct cs_store *s, const struct cs_tenant *tenant, co
             break;
         }
     }
+    if (at)
+        persist_use(s, at, tick);
     return n_segments;
 }
 

@@ -161,6 +161,8 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
         what = "page_bytes must be 1 byte to 4 GiB";
     else if (c->arena_bytes < (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN)
         what = "arena_bytes holds no page";
+    else if (c->chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX)
+        what = "chunk_bytes must be at most 1 GiB";
     else if (c->disk_dir && c->disk_bytes == 0)
         what = "disk_bytes must not be 0 with a disk_dir";
     if (what)

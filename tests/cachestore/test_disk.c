@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,23 +104,101 @@ static void a_clean_close_leaves_everything_warm(void **state)
     remove_tree(dir);
 }
 
-/* Publishes paths 1..n in a child, writes a byte to the pipe after each durable one, and is killed. */
-static uint32_t run_and_kill(const struct cs_config *c, uint32_t first, uint32_t kill_after)
+/* ---- child processes: a fresh image of this program, for RocksDB's threads do not survive a fork
+ * ----------- */
+
+static pid_t spawn(const char *what, uint32_t number, int fd)
 {
-    int fds[2];
-    assert_int_equal(pipe(fds), 0);
+    char number_text[16], fd_text[16];
+    snprintf(number_text, sizeof number_text, "%u", number);
+    snprintf(fd_text, sizeof fd_text, "%d", fd);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        struct cs_store *s = tiny_open(c);
-        for (uint32_t k = first;; k++) {
-            uint32_t ids[41];
-            make_ids(ids, 41, 16, k);
-            round_trip(s, NULL, ids, 40);
-            if (k % 3 == 0 && cs_flush(s, FLUSH_MS) == CS_OK && write(fds[1], &k, sizeof k) != sizeof k)
-                _exit(1);
-        }
+        execl("/proc/self/exe", "test_store_disk", what, dir, number_text, fd_text, (char *)NULL);
+        _exit(127);
     }
+    return pid;
+}
+
+static struct cs_config durable_config(void)
+{
+    return disk_config(2048);
+}
+
+static struct cs_config busy_config(void)
+{
+    struct cs_config c = disk_config(64);
+    c.disk_bytes = 24 << 20;
+    c.flush_interval_ms = 5;
+    return c;
+}
+
+/* Publishes paths first.. and writes the number of each third one to the pipe once it is durable. */
+static void child_durable(uint32_t first, int fd)
+{
+    struct cs_config c = durable_config();
+    struct cs_store *s = tiny_open(&c);
+    for (uint32_t k = first;; k++) {
+        uint32_t ids[41];
+        make_ids(ids, 41, 16, k);
+        round_trip(s, NULL, ids, 40);
+        if (k % 3 == 0 && cs_flush(s, FLUSH_MS) == CS_OK && write(fd, &k, sizeof k) != sizeof k)
+            _exit(1);
+    }
+}
+
+/* Works over a disk much smaller than what it publishes, with a device smaller still. */
+static void child_busy(uint32_t seed)
+{
+    struct cs_config c = busy_config();
+    struct cs_store *s = tiny_open(&c);
+    for (uint32_t k = seed;; k++) {
+        uint32_t ids[41];
+        make_ids(ids, 41, 4 * (k % 9), k % 400 + 1);
+        round_trip(s, NULL, ids, 40); /* checks what it reuses */
+    }
+}
+
+/* Files may not grow beyond a limit, which is what a full file system looks like. */
+static int child_full(void)
+{
+    struct cs_config c = disk_config(1024);
+    struct rlimit limit = {.rlim_cur = 2 << 20, .rlim_max = 2 << 20};
+    signal(SIGXFSZ, SIG_IGN);
+    struct cs_store *s = tiny_open(&c);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return 2;
+    uint32_t ids[41];
+    for (uint32_t k = 1; k <= 80; k++) { /* 3.5 MiB and more */
+        make_ids(ids, 41, 0, k);
+        round_trip(s, NULL, ids, 40);
+        struct cs_reuse r = look_up(s, NULL, ids, 40);
+        if (r.tokens_device + r.tokens_disk != 40)
+            return 3;
+    }
+    cs_flush(s, FLUSH_MS);
+    struct cs_stats st = stats_of(s);
+    if (st.pending_bytes != 0)
+        return 4;
+    if (st.disk_spans == 0)
+        return 5;
+    for (uint32_t k = 1; k <= 80; k++) {
+        make_ids(ids, 41, 0, k);
+        look_up(s, NULL, ids, 40);
+    }
+    cs_close(s, FLUSH_MS);
+    return 0;
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------- */
+
+/* Lets a child publish until it has told of kill_after durable paths, and kills it. Returns the last one. */
+static uint32_t run_and_kill(uint32_t first, uint32_t kill_after)
+{
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = spawn("durable", first, fds[1]);
     close(fds[1]);
     uint32_t last = 0, k;
     for (uint32_t i = 0; i < kill_after; i++)
@@ -138,10 +217,10 @@ static void what_was_durable_survives_kill_9(void **state)
 {
     (void)state;
     make_dir();
-    struct cs_config c = disk_config(2048);
+    struct cs_config c = durable_config();
     uint32_t first = 1;
     for (int round = 0; round < 4; round++) {
-        uint32_t last = run_and_kill(&c, first, 2 + (uint32_t)round * 3);
+        uint32_t last = run_and_kill(first, 2 + (uint32_t)round * 3);
         struct cs_store *s = tiny_open(&c);
         for (uint32_t k = 1; k <= last; k++) {
             uint32_t ids[41];
@@ -333,6 +412,50 @@ static void the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it(void *
     remove_tree(dir);
 }
 
+static void a_kill_at_any_moment_leaves_only_bytes_that_are_right(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = busy_config();
+    uint64_t rng = 4242;
+    for (int round = 0; round < 12; round++) {
+        pid_t pid = spawn("busy", (uint32_t)random_next(&rng) % 1000000, -1);
+        usleep((useconds_t)(random_next(&rng) % 120000));
+        kill(pid, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status)); /* it did not fail before */
+        struct cs_store *s = tiny_open(&c);
+        for (uint32_t k = 1; k <= 400; k += 7) {
+            uint32_t ids[41];
+            make_ids(ids, 41, 4 * (k % 9), k + 1);
+            look_up(s, NULL, ids, 40);
+        }
+        struct cs_stats st = stats_of(s);
+        assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
+        check_balance(s);
+        cs_close(s, FLUSH_MS);
+    }
+    remove_tree(dir);
+}
+
+static void a_full_file_system_costs_durability_and_nothing_else(void **state)
+{
+    (void)state;
+    make_dir();
+    int status;
+    pid_t pid = spawn("full", 0, -1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    struct cs_config c = disk_config(512);
+    struct cs_store *s = tiny_open(&c);
+    assert_true(stats_of(s).disk_spans > 0);
+    check_balance(s);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
 static void cost_follows_bytes_and_not_messages(void **state)
 {
     (void)state;
@@ -372,8 +495,17 @@ static void cost_follows_bytes_and_not_messages(void **state)
     assert_true(rows_of_publishes[0] < rows_of_publishes[1]);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 5) {
+        uint32_t number = (uint32_t)strtoul(argv[3], NULL, 10);
+        snprintf(dir, sizeof dir, "%s", argv[2]);
+        if (strcmp(argv[1], "durable") == 0)
+            child_durable(number, atoi(argv[4]));
+        if (strcmp(argv[1], "busy") == 0)
+            child_busy(number);
+        return child_full();
+    }
     /* Where io_uring is forbidden there is no disk tier to test. */
     make_dir();
     struct cs_config c = disk_config(16);
@@ -393,6 +525,8 @@ int main(void)
         cmocka_unit_test(another_fingerprint_never_hits),
         cmocka_unit_test(a_store_in_use_is_refused),
         cmocka_unit_test(the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it),
+        cmocka_unit_test(a_kill_at_any_moment_leaves_only_bytes_that_are_right),
+        cmocka_unit_test(a_full_file_system_costs_durability_and_nothing_else),
         cmocka_unit_test(cost_follows_bytes_and_not_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
