@@ -34,7 +34,7 @@ struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id)
 static int table_grow(struct tier_disk *t)
 {
     size_t size = t->table_size == 0 ? 256 : 2 * t->table_size, old_size = t->table_size;
-    struct disk_record **old = t->table, **table = calloc(size, sizeof *table);
+    struct disk_record **old = t->table, **table = calloc(size, sizeof(struct disk_record *));
     if (table == NULL)
         return CS_ENOMEM;
     t->table = table;
@@ -48,7 +48,7 @@ static int table_grow(struct tier_disk *t)
         }
     }
     free(old);
-    atomic_fetch_add(&t->stats.memory_bytes, (size - old_size) * sizeof *table);
+    atomic_fetch_add(&t->stats.memory_bytes, (size - old_size) * sizeof(void *));
     return CS_OK;
 }
 

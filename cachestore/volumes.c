@@ -288,15 +288,16 @@ int volumes_alloc(struct volumes *v, uint32_t n_chunks, struct fmt_record_run *r
         *n_runs = 1;
         return 0;
     }
-    /* Grow before using fragments: a record in one run is read in fewer requests. */
-    int grown = grow(v, n_chunks);
+    /* Grow before using fragments: a record in one run is read in fewer requests. Where that fails, fragments
+     * do. */
+    grow(v, n_chunks);
     uint32_t left = n_chunks;
     while (left > 0) {
         if (take_run(v, left, *n_runs == 0, &runs[*n_runs]) || take_run(v, left, false, &runs[*n_runs])) {
             left -= runs[(*n_runs)++].n_chunks;
             continue;
         }
-        grown = grow(v, left);
+        int grown = grow(v, left);
         if (grown < 0) {
             volumes_release(v, runs, *n_runs);
             *n_runs = 0;

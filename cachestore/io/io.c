@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { WRITE_SHARE = 4 };
+enum { WRITE_SHARE = 4, REFILL_EVERY = 4 };
 
 struct io_list {
     struct io_op *head, **tail;
@@ -15,7 +15,7 @@ struct io_list {
 
 struct io {
     struct io_engine *engine;
-    struct io_list reads, writes;
+    struct io_list reads, writes, completed; /* completed: done() is still to be called */
     uint64_t inflight_limit, inflight, inflight_writes;
     unsigned n_inflight, n_pending;
 };
@@ -57,10 +57,12 @@ static struct io_list *list_of(struct io *io, const struct io_op *op)
     return op->kind == IO_READ ? &io->reads : &io->writes;
 }
 
+/* done() may take long (it verifies megabytes), so it is called after the device has been given its next
+ * work. */
 static void finish(struct io *io, struct io_op *op, int result)
 {
-    io->n_pending--;
-    op->done(op, result);
+    op->result = result;
+    list_push(&io->completed, op);
 }
 
 /* Drops the n bytes that were moved from the front of op's list. */
@@ -119,6 +121,7 @@ struct io *io_open(struct io_engine *engine, uint64_t inflight_bytes)
     }
     list_init(&io->reads);
     list_init(&io->writes);
+    list_init(&io->completed);
     io->inflight_limit = inflight_bytes;
     io->engine = engine;
     engine->complete = complete;
@@ -142,15 +145,14 @@ static bool fits(const struct io *io, const struct io_op *op)
     return io->n_inflight == 0 || io->inflight + op->bytes <= io->inflight_limit;
 }
 
-static void start_some(struct io *io)
+/* Whether anything was started. */
+static bool start_some(struct io *io)
 {
-    for (;;) {
+    for (bool any = false;; any = true) {
         struct io_list *l = io->reads.head != NULL ? &io->reads : &io->writes;
         struct io_op *op = l->head;
-        if (op == NULL || !fits(io, op))
-            return;
-        if (io->engine->ops->submit(io->engine, op) != 0)
-            return;
+        if (op == NULL || !fits(io, op) || io->engine->ops->submit(io->engine, op) != 0)
+            return any;
         list_pop(l);
         io->n_inflight++;
         io->inflight += op->bytes;
@@ -163,7 +165,14 @@ void io_run(struct io *io, int timeout_ms)
 {
     start_some(io);
     io->engine->ops->wait(io->engine, timeout_ms);
-    start_some(io);
+    struct io_op *op;
+    for (unsigned n = 0; io->completed.head != NULL; n++) {
+        if (n % REFILL_EVERY == 0 && start_some(io))
+            io->engine->ops->wait(io->engine, 0);
+        op = list_pop(&io->completed);
+        io->n_pending--;
+        op->done(op, op->result);
+    }
 }
 
 void io_wake(struct io *io)

@@ -29,6 +29,7 @@ struct io_op {
     void *ctx;
     struct io_op *next; /* the queue's */
     uint64_t left;      /* the queue's: bytes still to move */
+    int result;         /* the queue's, between completion and done() */
 };
 
 struct io_engine;

@@ -117,8 +117,9 @@ static void uring_wait(struct io_engine *e, int timeout_ms)
     if (u->unsubmitted)
         e->submissions++;
     u->unsubmitted = false;
-    int rc = timeout_ms == 0 ? io_uring_submit_and_get_events(&u->ring)
-                             : io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, timeout_ms < 0 ? NULL : &ts, NULL);
+    int rc = timeout_ms == 0
+                 ? io_uring_submit_and_get_events(&u->ring)
+                 : io_uring_submit_and_wait_timeout(&u->ring, &cqe, 1, timeout_ms < 0 ? NULL : &ts, NULL);
     /* -ETIME and -EINTR end the wait, -EAGAIN and -EBUSY mean "reap first": in all of them look at what is
      * there. Anything else would spin if it persisted, so give the processor away. */
     if (rc < 0 && rc != -ETIME && rc != -EINTR && rc != -EAGAIN && rc != -EBUSY)
