@@ -109,14 +109,15 @@ static uint64_t populate_target(const struct arena *a)
 
 bool arena_wants_populate(const struct arena *a)
 {
-    return a->populated_bytes < populate_target(a);
+    return atomic_load_explicit(&a->populated_bytes, memory_order_relaxed) < populate_target(a);
 }
 
 void arena_populate(struct arena *a)
 {
-    uint64_t left = populate_target(a) - a->populated_bytes;
+    uint64_t populated = atomic_load_explicit(&a->populated_bytes, memory_order_relaxed);
+    uint64_t left = populate_target(a) - populated;
     uint64_t piece = left < POPULATE_PIECE_BYTES ? left : POPULATE_PIECE_BYTES;
     /* A kernel without it (before 5.14) backs pages at first touch instead. */
-    (void)madvise(a->base + a->populated_bytes, piece, MADV_POPULATE_WRITE);
-    a->populated_bytes += piece;
+    (void)madvise(a->base + populated, piece, MADV_POPULATE_WRITE);
+    atomic_store_explicit(&a->populated_bytes, populated + piece, memory_order_relaxed);
 }

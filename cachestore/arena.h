@@ -30,7 +30,7 @@ struct arena {
     uint32_t *free_stack;
     struct arena_page *pages;
     _Atomic uint64_t used_high_bytes; /* the highest end of a page ever taken */
-    uint64_t populated_bytes;         /* belongs to the one thread that calls arena_populate */
+    _Atomic uint64_t populated_bytes; /* written by the one thread that calls arena_populate */
 };
 
 /* CS_OK, CS_EINVAL (no page fits, or more than 2^32 - 2 of them) or CS_ENOMEM. */

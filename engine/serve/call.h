@@ -180,12 +180,12 @@ bool eng_watch_set(struct eng_server *s, struct MHD_Connection *mhd, struct eng_
 
 struct eng_route {
     const char *path;
-    bool prefix;                                      /* more of the path may follow */
     void (*get)(struct eng_call *c, const char *url); /* answers at once */
     void (*post)(struct eng_call *c);                 /* on the preparing thread */
+    const char *content_type;                         /* NULL: JSON */
+    bool prefix;                                      /* more of the path may follow */
     bool open;                                        /* needs no key */
     bool always;                                      /* works while the model is loading */
-    const char *content_type;
 };
 
 enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,

@@ -57,7 +57,7 @@ static int add_key(struct eng_keys *keys, const char *key, char *err, size_t err
     keys->list = grown;
     struct api_key *slot = &keys->list[keys->n];
     memset(slot, 0, sizeof *slot);
-    memcpy(slot->block, key, strlen(key));
+    snprintf(slot->block, sizeof slot->block, "%s", key);
     if (tenant_from_key(key, &slot->tenant) != 0) {
         snprintf(err, err_len, "API key file: this system's crypt() cannot hash a key");
         return -1;
@@ -131,7 +131,7 @@ void eng_keys_free(struct eng_keys *keys)
 
 bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant)
 {
-    char block[KEY_BYTES] = {0};
+    char block[KEY_BYTES] = {0}; /* padding, not termination: all of it is compared */
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
         return false;
     const char *key = authorization + 7;
@@ -140,7 +140,7 @@ bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struc
     size_t len = strlen(key);
     if (len == 0 || len >= KEY_BYTES)
         return false;
-    memcpy(block, key, len);
+    snprintf(block, sizeof block, "%s", key);
     bool found = false;
     for (size_t i = 0; i < keys->n; i++) {
         volatile unsigned char difference = 0;
