@@ -38,14 +38,12 @@ struct scan_slot {
     uint8_t *buffer;
     uint32_t volume, chunk;
     int result;
-    bool busy;
 };
 
 static void scan_done(struct io_op *op, int result)
 {
     struct scan_slot *s = op->ctx;
     s->result = result;
-    s->busy = false;
 }
 
 /* The whole header at a chunk whose first FMT_RECORD_ALIGN bytes are in `head`, of more than that size. */
@@ -91,13 +89,13 @@ int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
 {
     struct header_scan scan = {.v = v, .store_uuid = store_uuid, .fn = fn, .ctx = ctx};
     struct io_engine *engine;
+    struct io *io = NULL;
     char reason[160];
-    if (io_uring_engine_open(&engine, reason, sizeof reason) != 0)
-        return CS_EIO;
-    struct io *io = io_open(engine, SCAN_DEPTH * FMT_RECORD_ALIGN);
+    if (io_uring_engine_open(&engine, reason, sizeof reason) == 0)
+        io = io_open(engine, (uint64_t)SCAN_DEPTH * FMT_RECORD_ALIGN);
     struct scan_slot *slots = calloc(SCAN_DEPTH, sizeof *slots);
     uint8_t *buffers = aligned_alloc(FMT_RECORD_ALIGN, SCAN_DEPTH * FMT_RECORD_ALIGN);
-    if (io == NULL || slots == NULL || buffers == NULL) {
+    if (slots == NULL || buffers == NULL) {
         scan.rc = CS_ENOMEM;
         goto out;
     }
@@ -110,8 +108,7 @@ int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
                 *s = (struct scan_slot){.scan = &scan,
                                         .buffer = buffers + (size_t)i * FMT_RECORD_ALIGN,
                                         .volume = volume,
-                                        .chunk = first + i,
-                                        .busy = true};
+                                        .chunk = first + i};
                 s->iov = (struct iovec){.iov_base = s->buffer, .iov_len = FMT_RECORD_ALIGN};
                 s->op = (struct io_op){.kind = IO_READ,
                                        .fd = v->volume[volume].fd,
@@ -121,9 +118,14 @@ int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
                                        .bytes = FMT_RECORD_ALIGN,
                                        .done = scan_done,
                                        .ctx = s};
-                io_add(io, &s->op);
+                if (io != NULL) {
+                    io_add(io, &s->op);
+                } else { /* no io_uring: inspection goes on, one read after the other */
+                    ssize_t got = pread(s->op.fd, s->buffer, FMT_RECORD_ALIGN, (off_t)s->op.offset);
+                    s->result = got == FMT_RECORD_ALIGN ? 0 : -EIO;
+                }
             }
-            while (io_pending(io) > 0)
+            while (io != NULL && io_pending(io) > 0)
                 io_run(io, -1);
             for (uint32_t i = 0; i < batch && scan.rc == 0; i++)
                 scan_look(&slots[i]);

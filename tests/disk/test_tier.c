@@ -1,8 +1,10 @@
 /* The disk tier on real files: what was durable is there and verifies, whatever happened in between. */
 #include "tests/disk/harness.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static void test_durable_span_reads_back(void **state)
 {
@@ -301,6 +303,54 @@ static void test_lowered_budget_gives_room_back(void **state)
     rig_destroy(&r);
 }
 
+/* The file system refuses what lies behind 1 MiB: those writes fail, their chunks are not used again before
+ * the next open, everything else goes on. */
+static void test_failed_write_costs_its_chunks_until_the_next_open(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.extent_bytes = 4 << 20;
+    rig_open(&r);
+    int64_t all = tier_disk_free_bytes(r.tier);
+    struct record_id first = put(&r, 1, 12);
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    enum { N = 24 };
+    struct span_io *s[N];
+    unsigned n_ok = 0, n_failed = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = span_make(&r, 10 + i, 12);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r.tier);
+    for (uint32_t i = 0; i < N; i++) {
+        enum tier_result result = span_wait(s[i]);
+        assert_true(result == TIER_OK || result == TIER_EIO);
+        n_ok += result == TIER_OK;
+        n_failed += result == TIER_EIO;
+        if (result == TIER_OK)
+            assert_int_equal(get(&r, s[i]->w.record.id, 10 + i, 12), TIER_OK);
+        else
+            assert_int_equal(get(&r, s[i]->w.record.id, 10 + i, 12), TIER_NOTFOUND);
+        span_free(s[i]);
+    }
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_true(n_ok > 0 && n_failed > 0);
+    assert_int_equal(rig_stats(&r).io_errors, n_failed);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    assert_int_equal(tier_disk_free_bytes(r.tier), all - (int64_t)((1 + N) * bytes));
+    assert_int_equal(get(&r, first, 1, 12), TIER_OK);
+    put(&r, 2, 12);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 2 + n_ok);
+    assert_int_equal(tier_disk_free_bytes(r.tier), all - (int64_t)((2 + n_ok) * bytes));
+    rig_destroy(&r);
+}
+
 static void test_many_reads_cost_few_submissions(void **state)
 {
     (void)state;
@@ -345,6 +395,7 @@ int main(void)
         cmocka_unit_test(test_refused_row_is_deleted),
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
         cmocka_unit_test(test_lowered_budget_gives_room_back),
+        cmocka_unit_test(test_failed_write_costs_its_chunks_until_the_next_open),
         cmocka_unit_test(test_many_reads_cost_few_submissions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
