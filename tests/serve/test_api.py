@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Every sentence of docs/http-api.md that one request can show: fields, shapes, errors. On a tiny model."""
 import json
+import os
 import re
+import unittest
 
-from harness import ServerCase, main, text_of
+from harness import Server, ServerCase, main, text_of
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -487,6 +489,18 @@ class Llama3(ServerCase):
         special = self.server.post("/tokenize", {"content": "Hello", "add_special": True}).json["tokens"]
         self.assertEqual(special[1:], plain)
         self.assertEqual(self.server.complete("Hello", max_tokens=1)["usage"]["prompt_tokens"], len(special))
+
+
+class NoTemplate(unittest.TestCase):
+    MODEL = os.path.join(os.environ.get("ISOTHERM_TEST_DATA", ""), "golden", "llama.gguf")
+
+    def test_chat_names_the_templates_and_completions_work(self):
+        with Server(self.MODEL) as server:
+            reply = server.post(CHAT, {"messages": HELLO})
+            self.assertEqual(reply.status, 400, reply.body)
+            for name in ("--chat-template", "chatml", "llama3", "qwen3"):
+                self.assertIn(name, reply.error["message"])
+            self.assertEqual(server.complete([5, 6, 7], max_tokens=3, ignore_eos=True)["usage"]["completion_tokens"], 3)
 
 
 if __name__ == "__main__":

@@ -150,6 +150,21 @@ class FullQueue(ServerCase):
         self.server.chat(max_tokens=1)
 
 
+    def test_a_stream_that_waits_gets_comments(self):
+        with contextlib.closing(self.server.connect()) as busy:
+            # Sixteen long replies, one after the other; not streamed, so that nobody has to read them.
+            busy.request("POST", CHAT, json.dumps({"messages": HELLO, **ENDLESS, "n": 16}))
+            wait_until("it runs", lambda: self.server.busy() >= 1)
+            connection, response = self.server.open_stream(messages=HELLO, **ENDLESS)
+            began = time.monotonic()
+            self.assertEqual(response.readline(), b": keep-alive\n")
+            self.assertEqual(response.readline(), b"\n")
+            self.assertGreater(time.monotonic() - began, 10)
+            response.close()
+            connection.close()
+        wait_until("the queue is empty", lambda: self.server.busy() == 0)
+
+
 class Keys(unittest.TestCase):
     ALICE, BOB = "sk-alice-0123456789", "sk-bob-9876543210"
 
