@@ -135,6 +135,28 @@ static int encode_prompt(const struct eng_tokenizer *t, const struct eng_api_req
     return engine_failure(code, "", err);
 }
 
+/* Fewer tokens than this the prompt cannot have: a text of many times the context is refused before it is
+ * encoded, which costs memory in proportion to its longest word. */
+static size_t least_tokens(const struct eng_tokenizer *t, const struct eng_api_request *r)
+{
+    size_t longest = r->prompt ? r->prompt_len : 0;
+    for (size_t i = 0; i < r->n_messages; i++)
+        if (r->messages[i].len > longest)
+            longest = r->messages[i].len;
+    return longest / eng_tokenizer_longest_piece(t);
+}
+
+static int fail_too_long(struct eng_engine *e, const char *param, const char *at_least, size_t n,
+                         struct eng_api_error *err)
+{
+    eng_api_fail(err, param,
+                 "The prompt has %s%zu tokens; this model's context is %u tokens, of which at least one "
+                 "is for the reply.",
+                 at_least, n, eng_engine_context(e));
+    err->code = "context_length_exceeded";
+    return -1;
+}
+
 /* The prompt of r as ids, or why not. */
 static int make_prompt(struct eng_engine *e, const struct eng_call *c, const struct eng_api_request *r,
                        struct eng_prompt *prompt, struct eng_api_error *err)
@@ -147,20 +169,17 @@ static int make_prompt(struct eng_engine *e, const struct eng_call *c, const str
         snprintf(err->param, sizeof err->param, "model");
         return -1;
     }
+    size_t least = least_tokens(eng_engine_tokenizer(e), r);
+    if (least >= eng_engine_context(e))
+        return fail_too_long(e, param, "at least ", least, err);
     int result = r->kind == ENG_API_CHAT ? render_chat(e, c, r, prompt, err)
                                          : encode_prompt(eng_engine_tokenizer(e), r, prompt, err);
     if (result != 0)
         return -1;
     if (prompt->ids.n == 0)
         return eng_api_fail(err, param, "'%s' is empty: there is nothing to continue.", param);
-    if (prompt->ids.n >= eng_engine_context(e)) {
-        eng_api_fail(err, param,
-                     "The prompt has %zu tokens; this model's context is %u tokens, of which at least one "
-                     "is for the reply.",
-                     prompt->ids.n, eng_engine_context(e));
-        err->code = "context_length_exceeded";
-        return -1;
-    }
+    if (prompt->ids.n >= eng_engine_context(e))
+        return fail_too_long(e, param, "", prompt->ids.n, err);
     return 0;
 }
 

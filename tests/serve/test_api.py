@@ -337,6 +337,8 @@ class Completions(ServerCase):
         self.assert_error(self.server.post(COMPLETION, {"prompt": [5] * 5000}), 400, 5000, 2048)
         reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": "a b " * 4000}]})
         self.assert_error(reply, 400, 2048, param="messages", code="context_length_exceeded")
+        reply = self.server.post(CHAT, {"messages": [{"role": "user", "content": "a" * 2_000_000}]})  # not even encoded
+        self.assert_error(reply, 400, "at least", 2048, param="messages", code="context_length_exceeded")
         self.assertEqual(self.server.complete([5] * 2047)["usage"]["prompt_tokens"], 2047)
 
 
