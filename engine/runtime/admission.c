@@ -5,10 +5,14 @@
  * that their restores run while they wait. A sequence is admitted when the store has answered and the arena
  * has room for all of its ids, and, while others run, for a few pages more of each of those: a preempted
  * sequence that came back for one free page would be pushed out again at once.
+ *
+ * Of prompts with the same beginning that come together, one computes it and the others wait for that part.
  */
 #include "engine/runtime/engine_internal.h"
+#include <string.h>
 
 #define HEADROOM_PAGES 8 /* kept free for each running sequence when another one is admitted */
+#define FOLLOW_PAGES   4 /* what another sequence must save for a prompt to wait for it */
 
 static size_t pages_available(const struct eng_engine *e)
 {
@@ -155,6 +159,33 @@ static enum room take_room(struct eng_engine *e, struct sequence *q)
     return now - q->full_since_s < SEQUENCE_PATIENCE_S ? ROOM_LATER : ROOM_NONE;
 }
 
+/* True: a running sequence is computing a good part of q's prompt just now. It is cheaper to wait until that
+ * part is there (it is published at once) than to compute it twice. */
+static bool follows_another(struct eng_engine *e, struct sequence *q)
+{
+    size_t reused = q->reuse.tokens_device + q->reuse.tokens_disk;
+    bool waits = false;
+    for (size_t i = 0; i < e->running.n && !waits; i++) {
+        struct sequence *r = e->running.at[i];
+        size_t most = (r->ids.n < q->ids.n ? r->ids.n : q->ids.n - 1) / PAGE * PAGE;
+        if (r->n_published >= most || most < reused + FOLLOW_PAGES * PAGE ||
+            memcmp(&r->request->tenant, &q->request->tenant, sizeof q->request->tenant) != 0)
+            continue;
+        size_t common = 0;
+        while (common < most &&
+               memcmp(r->ids.data + common, q->ids.data + common, PAGE * sizeof(uint32_t)) == 0)
+            common += PAGE;
+        if (common < reused + FOLLOW_PAGES * PAGE || common <= r->n_published)
+            continue;
+        if (r->publish_at == 0 || common < r->publish_at)
+            r->publish_at = common;
+        waits = true;
+    }
+    if (waits)
+        q->reopened = false; /* to be looked up again */
+    return waits;
+}
+
 /* Admits by ticket. One whose restore still runs is passed by those behind it; one for which there is no room
  * is not, or it would starve. */
 void admission_admit(struct eng_engine *e)
@@ -172,7 +203,7 @@ void admission_admit(struct eng_engine *e)
                 continue;
             }
         }
-        if (!settle(e, q)) {
+        if (!settle(e, q) || follows_another(e, q)) {
             i++;
             continue;
         }

@@ -53,6 +53,8 @@ struct sequence {
     struct eng_ids ids;
     size_t n_computed;
     size_t n_published;
+    size_t
+        publish_at; /* publish when so much is computed, as another sequence waits for it; 0: nobody does */
     uint32_t chunk; /* tokens of this step */
 
     uint32_t n_sampled; /* tokens of the reply */

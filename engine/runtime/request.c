@@ -107,6 +107,7 @@ void sequence_close(struct sequence *q)
     q->settled = false;
     q->n_computed = 0;
     q->n_published = 0;
+    q->publish_at = 0;
 }
 
 void request_free(struct request *r)

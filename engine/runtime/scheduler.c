@@ -131,10 +131,15 @@ static void plan(struct eng_engine *e)
     }
 }
 
-/* The prompt is there: published, and the other choices may share it. */
+/* What others wait for is published as soon as it is there, the whole prompt always; then the other choices
+ * may share it. */
 static void prompt_computed(struct eng_engine *e, struct sequence *q)
 {
     struct request *r = q->request;
+    if (q->publish_at > 0 && q->n_computed >= q->publish_at) {
+        q->publish_at = 0;
+        sequence_publish(e, q, NULL);
+    }
     if (r->prompt_published || q->n_computed < r->n_prompt)
         return;
     r->prompt_published = true;

@@ -196,6 +196,49 @@ static void a_prompt_computed_while_it_waited_is_found(void **state)
     free((void *)c.model_path);
 }
 
+static void prompts_that_begin_alike_compute_the_beginning_once(void **state)
+{
+    (void)state;
+    enum { SHARED = 800, LONG = 1200, SHORT = 850 };
+    struct eng_config c = rig_config("qwen2-q8_0", 600);
+    c.prefill_chunk = 16;
+    uint32_t *first_ids = rig_ids(20, LONG);
+    uint32_t *other_ids[3];
+    struct rig_options o = sampled(4);
+    struct rig_call first;
+    struct rig_call others[3];
+    struct rig_call alone;
+    struct eng_engine_stats s;
+    struct eng_engine *e = rig_open(&c);
+    rig_start(e, first_ids, LONG, &o, &first);
+    do
+        eng_engine_stats(e, &s);
+    while (s.prefilled_tokens == 0);
+    for (uint32_t i = 0; i < N(others); i++) {
+        other_ids[i] = rig_ids(30 + i, SHORT);
+        memcpy(other_ids[i], first_ids, SHARED * sizeof *first_ids);
+        rig_start(e, other_ids[i], SHORT, &o, &others[i]);
+    }
+    rig_wait(&first);
+    for (uint32_t i = 0; i < N(others); i++) {
+        rig_wait(&others[i]);
+        assert_int_equal(rig_reused(&others[i]), SHARED);
+    }
+    eng_engine_stats(e, &s);
+    assert_int_equal(s.prefilled_tokens, LONG + N(others) * (SHORT - SHARED));
+    rig_close(e);
+    reference(&c, other_ids[1], SHORT, &o, &alone);
+    rig_assert_same(&alone, &others[1]);
+    rig_free(&alone);
+    rig_free(&first);
+    for (uint32_t i = 0; i < N(others); i++) {
+        rig_free(&others[i]);
+        free(other_ids[i]);
+    }
+    free(first_ids);
+    free((void *)c.model_path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +246,7 @@ int main(void)
         cmocka_unit_test(chunks_of_any_size_give_the_same),
         cmocka_unit_test(seven_neighbours_cannot_be_felt),
         cmocka_unit_test(chats_that_outgrow_the_arena_finish_with_their_own_bits),
+        cmocka_unit_test(prompts_that_begin_alike_compute_the_beginning_once),
         cmocka_unit_test(a_prompt_computed_while_it_waited_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,54 @@
+/* Default sizes: by concurrency while that fits, else by the memory this process may use. */
+#include "engine/runtime/sizing.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void what_is_available_is_at_most_the_machine(void **state)
+{
+    (void)state;
+    uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    struct sizing_memory m = sizing_memory_available();
+    assert_true(m.available_bytes > 0 && m.available_bytes <= machine);
+    assert_in_range(sizing_cpus(), 1, sysconf(_SC_NPROCESSORS_CONF));
+}
+
+static void concurrency_decides_while_it_fits(void **state)
+{
+    (void)state;
+    const char *why;
+    assert_int_equal(sizing_kv_bytes(4096, 100, 3, ENG_KV_CONCURRENCY, 0, &why), 4096 * 7 * 3);
+    assert_string_equal(why, "limited by concurrency");
+    uint64_t half = sizing_kv_bytes(UINT64_C(1) << 40, 1 << 20, 1000, ENG_KV_CONCURRENCY, 0, &why);
+    assert_non_null(strstr(why, "memory"));
+    uint64_t most = sizing_kv_bytes(4096, 16, 1, ENG_KV_MEMORY, 0, &why);
+    assert_non_null(strstr(why, "memory"));
+    assert_true(half > 0 && half < most);
+    assert_int_equal(sizing_kv_bytes(4096, 16, 1, ENG_KV_MEMORY, UINT64_MAX, &why), 0);
+}
+
+static void sizes_are_written_for_people(void **state)
+{
+    (void)state;
+    char text[32];
+    assert_string_equal(sizing_text(512, text), "512 B");
+    assert_string_equal(sizing_text(368640, text), "360.0 KiB");
+    assert_string_equal(sizing_text(UINT64_C(3) << 40, text), "3.0 TiB");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_available_is_at_most_the_machine),
+        cmocka_unit_test(concurrency_decides_while_it_fits),
+        cmocka_unit_test(sizes_are_written_for_people),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
