@@ -11,6 +11,7 @@
  */
 #include "formats/gguf.h"
 #include "formats/gguf_check.h"
+#include "formats/gguf_file.h"
 #include "formats/quant.h"
 
 #include <errno.h>
@@ -34,52 +35,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are read as th
  * type, offset. */
 #define MIN_KEY_RECORD    (8 + 1 + 4 + 1)
 #define MIN_TENSOR_RECORD (8 + 1 + 4 + 8 + 4 + 8)
-
-struct key {
-    char *name;
-    enum fmt_gguf_type type;
-    enum fmt_gguf_type elem; /* arrays */
-    uint64_t n;              /* array elements */
-    const uint8_t *data;     /* value or first element */
-    struct fmt_str string;   /* strings; lengths are kept, not read again, should the file change under us */
-    struct fmt_str *strings; /* arrays of strings */
-};
-
-struct fmt_gguf {
-    const uint8_t *data;
-    size_t len;
-    void *mapping; /* NULL: the memory is the caller's */
-    uint32_t version;
-    uint32_t alignment;
-    uint64_t n_keys, n_tensors;
-    struct key *keys;
-    struct key **keys_by_name;
-    struct fmt_tensor *tensors;
-    uint64_t *offsets; /* as the file states them; only while opening */
-    struct fmt_tensor **tensors_by_name;
-};
-
-const char *fmt_strerror(int code)
-{
-    switch (code) {
-    case FMT_OK:
-        return "ok";
-    case FMT_EIO:
-        return "cannot read the file";
-    case FMT_EFORMAT:
-        return "the file breaks a rule of its format";
-    case FMT_ENOMEM:
-        return "out of memory";
-    case FMT_ENOTFOUND:
-        return "not found";
-    case FMT_ETYPE:
-        return "wrong type";
-    case FMT_EUNSUPPORTED:
-        return "not supported";
-    default:
-        return "unknown error";
-    }
-}
 
 /* ---- the cursor --------------------------------------------------------------------------------------- */
 
@@ -198,7 +153,7 @@ static int take_string(struct cursor *c, const char *key, struct fmt_str *out)
 
 /* ---- keys --------------------------------------------------------------------------------------------- */
 
-static int check_bools(const struct cursor *c, const struct key *k, const uint8_t *bytes, uint64_t n)
+static int check_bools(const struct cursor *c, const struct gguf_key *k, const uint8_t *bytes, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
         if (bytes[i] > 1)
@@ -207,7 +162,7 @@ static int check_bools(const struct cursor *c, const struct key *k, const uint8_
     return FMT_OK;
 }
 
-static int take_array(struct cursor *c, struct key *k)
+static int take_array(struct cursor *c, struct gguf_key *k)
 {
     uint32_t elem;
     if (!take_u32(c, &elem) || !take_u64(c, &k->n))
@@ -245,7 +200,7 @@ static int take_array(struct cursor *c, struct key *k)
     return FMT_OK;
 }
 
-static int take_key(struct cursor *c, uint64_t index, struct key *k)
+static int take_key(struct cursor *c, uint64_t index, struct gguf_key *k)
 {
     uint32_t type;
     int rc = take_name(c, "key", index, MAX_KEY_BYTES, &k->name);
@@ -272,7 +227,7 @@ static int take_key(struct cursor *c, uint64_t index, struct key *k)
 
 static int compare_keys(const void *a, const void *b)
 {
-    return strcmp((*(struct key *const *)a)->name, (*(struct key *const *)b)->name);
+    return strcmp((*(struct gguf_key *const *)a)->name, (*(struct gguf_key *const *)b)->name);
 }
 
 static int compare_tensors(const void *a, const void *b)
@@ -283,7 +238,7 @@ static int compare_tensors(const void *a, const void *b)
 static int take_keys(struct fmt_gguf *g, struct cursor *c)
 {
     g->keys = calloc((size_t)g->n_keys + 1, sizeof *g->keys);
-    g->keys_by_name = calloc((size_t)g->n_keys + 1, sizeof(struct key *));
+    g->keys_by_name = calloc((size_t)g->n_keys + 1, sizeof(struct gguf_key *));
     if (g->keys == NULL || g->keys_by_name == NULL)
         return fail(c, FMT_ENOMEM, "n_kv: out of memory for %llu keys", (unsigned long long)g->n_keys);
     for (uint64_t i = 0; i < g->n_keys; i++) {
@@ -292,7 +247,7 @@ static int take_keys(struct fmt_gguf *g, struct cursor *c)
             return rc;
         g->keys_by_name[i] = &g->keys[i];
     }
-    qsort(g->keys_by_name, (size_t)g->n_keys, sizeof(struct key *), compare_keys);
+    qsort(g->keys_by_name, (size_t)g->n_keys, sizeof(struct gguf_key *), compare_keys);
     for (uint64_t i = 1; i < g->n_keys; i++) {
         if (compare_keys(&g->keys_by_name[i - 1], &g->keys_by_name[i]) == 0)
             return fail(c, FMT_EFORMAT, "key '%s': given twice", g->keys_by_name[i]->name);
@@ -538,151 +493,4 @@ void fmt_gguf_close(struct fmt_gguf *g)
     if (g->mapping != NULL)
         munmap(g->mapping, g->len);
     free(g);
-}
-
-/* ---- accessors ---------------------------------------------------------------------------------------- */
-
-uint32_t fmt_gguf_version(const struct fmt_gguf *g)
-{
-    return g->version;
-}
-
-uint64_t fmt_gguf_file_bytes(const struct fmt_gguf *g)
-{
-    return g->len;
-}
-
-static const struct key *find_key(const struct fmt_gguf *g, const char *name)
-{
-    uint64_t low = 0, high = g->n_keys;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        int order = strcmp(name, g->keys_by_name[middle]->name);
-        if (order == 0)
-            return g->keys_by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
-}
-
-static int get_scalar(const struct fmt_gguf *g, const char *key, enum fmt_gguf_type type, void *out,
-                      size_t size)
-{
-    const struct key *k = find_key(g, key);
-    if (k == NULL)
-        return FMT_ENOTFOUND;
-    if (k->type != type)
-        return FMT_ETYPE;
-    memcpy(out, k->data, size);
-    return FMT_OK;
-}
-
-int fmt_gguf_u32(const struct fmt_gguf *g, const char *key, uint32_t *out)
-{
-    return get_scalar(g, key, FMT_GGUF_U32, out, sizeof *out);
-}
-
-int fmt_gguf_u64(const struct fmt_gguf *g, const char *key, uint64_t *out)
-{
-    return get_scalar(g, key, FMT_GGUF_U64, out, sizeof *out);
-}
-
-int fmt_gguf_i32(const struct fmt_gguf *g, const char *key, int32_t *out)
-{
-    return get_scalar(g, key, FMT_GGUF_I32, out, sizeof *out);
-}
-
-int fmt_gguf_f32(const struct fmt_gguf *g, const char *key, float *out)
-{
-    return get_scalar(g, key, FMT_GGUF_F32, out, sizeof *out);
-}
-
-int fmt_gguf_bool(const struct fmt_gguf *g, const char *key, bool *out)
-{
-    uint8_t byte;
-    int rc = get_scalar(g, key, FMT_GGUF_BOOL, &byte, sizeof byte);
-    if (rc == FMT_OK)
-        *out = byte != 0;
-    return rc;
-}
-
-int fmt_gguf_str(const struct fmt_gguf *g, const char *key, struct fmt_str *out)
-{
-    const struct key *k = find_key(g, key);
-    if (k == NULL)
-        return FMT_ENOTFOUND;
-    if (k->type != FMT_GGUF_STRING)
-        return FMT_ETYPE;
-    *out = k->string;
-    return FMT_OK;
-}
-
-int fmt_gguf_array(const struct fmt_gguf *g, const char *key, enum fmt_gguf_type *elem, uint64_t *n)
-{
-    const struct key *k = find_key(g, key);
-    if (k == NULL)
-        return FMT_ENOTFOUND;
-    if (k->type != FMT_GGUF_ARRAY)
-        return FMT_ETYPE;
-    *elem = k->elem;
-    *n = k->n;
-    return FMT_OK;
-}
-
-struct fmt_str fmt_gguf_array_str(const struct fmt_gguf *g, const char *key, uint64_t i)
-{
-    const struct key *k = find_key(g, key);
-    if (k == NULL || k->strings == NULL || i >= k->n)
-        return (struct fmt_str){"", 0};
-    return k->strings[i];
-}
-
-const void *fmt_gguf_array_data(const struct fmt_gguf *g, const char *key)
-{
-    const struct key *k = find_key(g, key);
-    if (k == NULL || k->type != FMT_GGUF_ARRAY || k->elem == FMT_GGUF_STRING)
-        return NULL;
-    return k->data;
-}
-
-uint64_t fmt_gguf_n_keys(const struct fmt_gguf *g)
-{
-    return g->n_keys;
-}
-
-const char *fmt_gguf_key(const struct fmt_gguf *g, uint64_t i, enum fmt_gguf_type *type)
-{
-    if (i >= g->n_keys)
-        return NULL;
-    *type = g->keys[i].type;
-    return g->keys[i].name;
-}
-
-uint64_t fmt_gguf_n_tensors(const struct fmt_gguf *g)
-{
-    return g->n_tensors;
-}
-
-const struct fmt_tensor *fmt_gguf_tensor_at(const struct fmt_gguf *g, uint64_t i)
-{
-    return i < g->n_tensors ? &g->tensors[i] : NULL;
-}
-
-const struct fmt_tensor *fmt_gguf_tensor(const struct fmt_gguf *g, const char *name)
-{
-    uint64_t low = 0, high = g->n_tensors;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        int order = strcmp(name, g->tensors_by_name[middle]->name);
-        if (order == 0)
-            return g->tensors_by_name[middle];
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
 }
