@@ -87,6 +87,11 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
     rocksdb_options_set_stats_dump_period_sec(base, 0);
     rocksdb_options_set_stats_persist_period_sec(base, 0);
     rocksdb_options_set_skip_stats_update_on_db_open(base, 1);
+    /* Rows are only ever scanned: large blocks, few reads. */
+    rocksdb_block_based_table_options_t *table = rocksdb_block_based_options_create();
+    rocksdb_block_based_options_set_block_size(table, 64u << 10);
+    rocksdb_options_set_block_based_table_factory(base, table);
+    rocksdb_block_based_options_destroy(table);
     /* Preallocation would take a memtable's size from the budget for an empty log. */
     char *err = NULL;
     rocksdb_options_t *options = rocksdb_options_create();

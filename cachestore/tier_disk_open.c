@@ -1,7 +1,7 @@
 /*
  * Opening the disk tier: the directory's lock, the STORE file, volumes, catalogue, ring, then the rows.
  *
- * Rows are read newest first and claim their chunks, so where two rows claim one chunk (a power cut can bring
+ * Records claim their chunks newest first, so where two rows claim one chunk (a power cut can bring
  * a deleted row back) the highest sequence keeps it. Rows that lose, that do not decode or whose chunks are
  * not in the files are deleted in the same batch that marks this opening, before anything is written.
  *
@@ -196,6 +196,8 @@ struct load {
     struct tier_disk *t;
     uint64_t max_sequence, dropped;
     const struct tier_disk_events *events;
+    struct disk_record **records; /* rows that decode, oldest first, before they claim their chunks */
+    size_t n_records, room;
 };
 
 static int load_span(void *ctx, struct record_id id, const void *value, size_t len)
@@ -205,25 +207,64 @@ static int load_span(void *ctx, struct record_id id, const void *value, size_t l
     struct fmt_record r;
     if (id.sequence > l->max_sequence)
         l->max_sequence = id.sequence;
-    struct disk_record *rec = NULL;
-    if (fmt_record_row_decode(value, len, &r) == FMT_RECORD_OK && r.id_nonce == id.nonce &&
-        r.id_sequence == id.sequence && memcmp(r.store_uuid, t->store.uuid, sizeof r.store_uuid) == 0 &&
-        r.chunk_bytes == t->chunk_bytes && volumes_claim(&t->volumes, r.runs, r.n_runs)) {
-        rec = tier_record_new(t, &r);
-        if (rec == NULL || tier_record_set_runs(rec, r.runs, r.n_runs) != CS_OK ||
-            tier_record_insert(t, rec) != CS_OK) {
-            volumes_release(&t->volumes, r.runs, r.n_runs);
+    if (fmt_record_row_decode(value, len, &r) != FMT_RECORD_OK || r.id_nonce != id.nonce ||
+        r.id_sequence != id.sequence || memcmp(r.store_uuid, t->store.uuid, sizeof r.store_uuid) != 0 ||
+        r.chunk_bytes != t->chunk_bytes) {
+        catalog_delete(t->catalog, CATALOG_SPAN, id);
+        l->dropped++;
+        return CS_OK;
+    }
+    if (l->n_records == l->room) {
+        size_t room = l->room == 0 ? 1024 : 2 * l->room;
+        struct disk_record **larger = realloc(l->records, room * sizeof(struct disk_record *));
+        if (larger == NULL)
+            return CS_ENOMEM;
+        l->records = larger;
+        l->room = room;
+    }
+    struct disk_record *rec = tier_record_new(t, &r);
+    if (rec == NULL || tier_record_set_runs(rec, r.runs, r.n_runs) != CS_OK) {
+        tier_record_free(rec);
+        return CS_ENOMEM;
+    }
+    rec->state = REC_DURABLE;
+    rec->used_unix = r.created_unix;
+    rec->foreign = !is_own(t, &r);
+    l->records[l->n_records++] = rec;
+    return CS_OK;
+}
+
+/* Newest first, records take their chunks and go into the table; those that come too late lose their rows. */
+static int load_claim(struct load *l)
+{
+    struct tier_disk *t = l->t;
+    while (l->n_records > 0) {
+        struct disk_record *rec = l->records[--l->n_records];
+        if (!volumes_claim(&t->volumes, rec->runs, rec->n_runs)) {
+            catalog_delete(t->catalog, CATALOG_SPAN, rec->id);
+            l->dropped++;
+            tier_record_free(rec);
+        } else if (tier_record_insert(t, rec) != CS_OK) {
+            volumes_release(&t->volumes, rec->runs, rec->n_runs);
             tier_record_free(rec);
             return CS_ENOMEM;
         }
-        rec->state = REC_DURABLE;
-        rec->used_unix = r.created_unix;
-        rec->foreign = !is_own(t, &r);
-        return CS_OK;
     }
-    catalog_delete(t->catalog, CATALOG_SPAN, id);
-    l->dropped++;
     return CS_OK;
+}
+
+/* Rows are read forwards, which RocksDB reads ahead for. */
+static int load_spans(struct load *l)
+{
+    int rc = catalog_scan(l->t->catalog, CATALOG_SPAN, false, load_span, l);
+    if (rc == CS_OK)
+        rc = load_claim(l);
+    while (l->n_records > 0)
+        tier_record_free(l->records[--l->n_records]);
+    free(l->records);
+    l->records = NULL;
+    l->room = 0;
+    return rc;
 }
 
 static int load_used(void *ctx, struct record_id id, const void *value, size_t len)
@@ -318,7 +359,7 @@ static int load_rows(struct tier_disk *t, struct load *l, uint32_t *epoch)
     int rc = catalog_store_get(t->catalog, uuid, epoch);
     if (rc != CS_OK || memcmp(uuid, t->store.uuid, sizeof uuid) != 0)
         return CS_ECORRUPT;
-    rc = catalog_scan(t->catalog, CATALOG_SPAN, true, load_span, l);
+    rc = load_spans(l);
     if (rc == CS_OK)
         rc = catalog_scan(t->catalog, CATALOG_USED, false, load_used, l);
     if (rc == CS_ECORRUPT) {
@@ -376,7 +417,7 @@ static int load(struct tier_disk *t, const struct tier_disk_events *events, char
         rc = rebuild(t, &epoch, err, err_len);
         if (rc != CS_OK)
             return rc;
-        rc = catalog_scan(t->catalog, CATALOG_SPAN, true, load_span, &l);
+        rc = load_spans(&l);
     }
     /* The events come after all rows have been read once: a catalogue that fails does so before anybody was
      * told. */
