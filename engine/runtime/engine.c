@@ -278,6 +278,20 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
     return ENG_OK;
 }
 
+static void close_store(struct eng_engine *e, uint32_t deadline_ms)
+{
+    double start = engine_now_s();
+    if (cs_flush(e->store, deadline_ms) != CS_OK) {
+        struct cs_stats s;
+        char pending[32];
+        cs_stats_get(e->store, &s);
+        engine_log(e, CS_LOG_WARN, "%s of the prefix cache did not reach the disk in %u ms",
+                   sizing_text(s.pending_bytes, pending), deadline_ms);
+    }
+    double spent_ms = (engine_now_s() - start) * 1e3;
+    cs_close(e->store, spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0);
+}
+
 void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
 {
     if (!e)
@@ -290,7 +304,7 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
         pthread_join(e->thread, NULL);
     }
     if (e->store)
-        cs_close(e->store, deadline_ms);
+        close_store(e, deadline_ms);
     sampler_free(e->sampler);
     if (e->model)
         eng_model_close(e->model);

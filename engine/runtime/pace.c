@@ -13,7 +13,7 @@
 #include <math.h>
 
 #define STEP_DECODING_S 0.100
-#define STEP_ALONE_S    0.400
+#define STEP_ALONE_S    0.250
 #define STEP_TOKENS_MAX 1024
 #define FIRST_GUESS     30e9 /* operations a second; only the very first chunk rests on it */
 #define LEARN           0.3
@@ -65,6 +65,8 @@ uint32_t pace_tokens(const struct pace *p, double budget, uint32_t pos, uint32_t
         uint32_t over = (pos + n) % KN_PAGE_TOKENS; /* end on a page's edge */
         n -= over < n ? over : 0;
     }
+    if (n >= 4 * KN_PAGE_TOKENS && want - n < KN_PAGE_TOKENS)
+        n = want; /* a step of its own for the last few would cost more */
     *cost = pace_work(p, pos, n) * p->unit_seconds;
     return n;
 }

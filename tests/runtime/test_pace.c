@@ -39,10 +39,12 @@ static void chunks_keep_the_step_time(void **state)
     uint32_t alone = chunk(&p, false, 0, 8000);
     assert_in_range(shallow, 70, 96); /* 90 ms of it */
     assert_in_range(deep, 16, 48);    /* attention costs twice what the weights do there */
-    assert_true(alone > 3 * shallow);
+    assert_true(alone > 2 * shallow);
     assert_int_equal(shallow % 16, 0);
     assert_int_equal(chunk(&p, true, 5, 8000) % 16, 11); /* ends at a page's edge */
     assert_int_equal(chunk(&p, true, 0, 7), 7);
+    double cost; /* no step for the last few tokens alone */
+    assert_int_equal(pace_tokens(&p, pace_budget(&p, true), 0, shallow + 15, &cost), shallow + 15);
 }
 
 static void a_machine_that_changes_is_followed(void **state)
@@ -71,7 +73,7 @@ static void policies_differ_while_others_decode(void **state)
     assert_int_equal(chunk(&p, true, 0, 8000), chunk(&p, false, 0, 8000));
     p.policy = ENG_POLICY_DECODE_FIRST;
     assert_int_equal(chunk(&p, true, 0, 8000), 0);
-    assert_true(chunk(&p, false, 0, 8000) > 256);
+    assert_true(chunk(&p, false, 0, 8000) > 200);
     p.policy = ENG_POLICY_BALANCED;
     p.fixed_tokens = 50;
     assert_int_equal(chunk(&p, true, 0, 8000), 50);
