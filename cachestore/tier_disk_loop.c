@@ -631,9 +631,30 @@ void *tier_io_main(void *arg)
 
 /* ---- the catalogue thread ---------------------------------------------------------------------------- */
 
+/* After a failed write RocksDB refuses all others until it is opened anew. Rows of the failed batch may turn
+ * up then, or not: either is right, because their records' chunks are not used again before the next open of
+ * the store. */
+static void catalog_reopen(struct tier_disk *t)
+{
+    char problem[256];
+    catalog_close(t->catalog);
+    int rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    bool was_broken = atomic_exchange(&t->catalog_broken, rc != CS_OK);
+    if (rc != CS_OK && !was_broken)
+        tier_log(t, CS_LOG_WARN,
+                 "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
+    else if (rc == CS_OK)
+        tier_log(t, CS_LOG_WARN, "disk cache: a catalogue batch failed; the catalogue was opened anew");
+}
+
 static void group_commit(struct tier_disk *t, struct group *g)
 {
+    if (t->catalog == NULL)
+        catalog_reopen(t);
     struct catalog *c = t->catalog;
+    g->result = CS_EIO;
+    if (c == NULL)
+        return;
     for (struct transfer *x = g->writes; x != NULL; x = x->next)
         catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
     for (struct row_op *row = g->rows; row != NULL; row = row->next) {
@@ -655,8 +676,8 @@ static void group_commit(struct tier_disk *t, struct group *g)
         atomic_fetch_add(&t->stats.catalog_batches, 1);
         atomic_fetch_add(&t->stats.catalog_rows, rows);
     }
-    if (g->result != CS_OK && !atomic_exchange(&t->catalog_broken, true))
-        tier_log(t, CS_LOG_WARN, "disk cache: the catalogue cannot be written; what is stored is still read");
+    if (g->result != CS_OK)
+        catalog_reopen(t);
     atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
 }
 

@@ -118,7 +118,7 @@ static void test_write_waits_for_room_of_deletes(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     rig_open(&r);
     enum { N = 400 };
     struct record_id ids[N];
@@ -149,7 +149,7 @@ static void test_beyond_the_budget_is_enospc(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     rig_open(&r);
     uint32_t n = 0;
     enum tier_result result = TIER_OK;
@@ -235,7 +235,7 @@ static void test_foreign_records_stay_until_room_is_needed(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     rig_open(&r);
     uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
     int64_t all = tier_disk_free_bytes(r.tier);
@@ -264,7 +264,7 @@ static void test_lowered_budget_gives_room_back(void **state)
 {
     (void)state;
     struct rig r;
-    rig_init(&r);
+    rig_init_in_memory(&r, true);
     rig_open(&r);
     uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
     uint32_t n = 0;
@@ -351,6 +351,44 @@ static void test_failed_write_costs_its_chunks_until_the_next_open(void **state)
     rig_destroy(&r);
 }
 
+/* The catalogue's log cannot grow: the batch fails, what is stored is served, and when the log can grow
+ * again, so does the store. */
+static void test_failed_catalogue_batch_is_survived(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id first = put(&r, 1, 12);
+    static char bytes[400 << 10];
+    struct cs_note note = {.key = {1, 1}, .data = bytes, .len = sizeof bytes};
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){.rlim_cur = 256 << 10, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct note_record n = {.id = tier_disk_next_id(r.tier), .owner = first, .notes = &note, .n_notes = 1};
+    struct span_io *s = span_make(&r, 2, 12);
+    span_write(s);
+    assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    tier_disk_kick(r.tier);
+    assert_int_equal(span_wait(s), TIER_EIO);
+    assert_true(wait_until(nothing_pending, &r));
+    assert_true(r.n_warnings > 0);
+    assert_int_equal(get(&r, first, 1, 12), TIER_OK);
+    assert_int_equal(get(&r, s->w.record.id, 2, 12), TIER_NOTFOUND);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    struct record_id third = put(&r, 3, 12);
+    tier_disk_delete(r.tier, first);
+    rig_reopen(&r);
+    assert_null(find_seen(&r, 1));
+    assert_int_equal(get(&r, third, 3, 12), TIER_OK);
+    for (size_t i = 0; i < r.n_seen; i++)
+        assert_int_equal(get(&r, r.seen[i].id, r.seen[i].number, 12), TIER_OK);
+    span_free(s);
+    rig_destroy(&r);
+}
+
 static void test_many_reads_cost_few_submissions(void **state)
 {
     (void)state;
@@ -396,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
         cmocka_unit_test(test_lowered_budget_gives_room_back),
         cmocka_unit_test(test_failed_write_costs_its_chunks_until_the_next_open),
+        cmocka_unit_test(test_failed_catalogue_batch_is_survived),
         cmocka_unit_test(test_many_reads_cost_few_submissions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
