@@ -96,7 +96,9 @@ static void test_encode_leaves_what_was_there(void **state)
     struct fixture *f = *state;
     char text[200];
     memset(text, 'b', sizeof(text));
-    memcpy(text + 50, "<x>", 3);
+    text[50] = '<';
+    text[51] = 'x';
+    text[52] = '>';
     for (long k = 0;; k++) {
         struct eng_ids ids = {0};
         assert_int_equal(eng_ids_add(&ids, (const uint32_t[]){7}, 1), ENG_OK);

@@ -89,42 +89,53 @@ static int answer_decode(const struct eng_tokenizer *t)
     return 0;
 }
 
-static int answer_chat(const struct eng_tokenizer *t)
+/* Reads n messages; their contents are the caller's to free, also when this fails. */
+static int get_messages(struct eng_message *messages, uint32_t n)
 {
-    uint32_t flags, len, n;
-    if (!get(&flags))
-        return 1;
-    char *name = get_text(&len), err[256] = "";
-    if (name == NULL || !get(&n) || n > 10000)
-        return 1;
-    struct eng_message *messages = calloc((size_t)n + 1, sizeof(*messages));
-    for (uint32_t i = 0; i < n && messages != NULL; i++) {
-        uint32_t role, content_len;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t role, len;
         if (!get(&role))
             return 1;
         messages[i].role = (enum eng_role)role;
-        messages[i].content = get_text(&content_len);
-        messages[i].len = content_len;
+        messages[i].content = get_text(&len);
+        if (messages[i].content == NULL)
+            return 1;
+        messages[i].len = len;
     }
-    const struct eng_chat_template *c = eng_chat_by_name(name);
-    struct eng_rendered r = {0};
-    int rc = c == NULL ? ENG_ENOTFOUND : eng_chat_check(c, t, err, sizeof(err));
-    if (rc == ENG_OK)
-        rc = eng_chat_render(c, t, messages, n, flags & 1, NULL, &r, err, sizeof(err));
-    if (rc != ENG_OK)
-        fprintf(stderr, "%s: %s\n", name, err);
-    put((uint32_t)rc);
-    put_ids(&r.ids);
-    put((uint32_t)r.n_boundaries);
-    for (size_t i = 0; i < r.n_boundaries; i++)
-        put(r.boundaries[i].position);
-    put((uint32_t)r.reply_run);
-    eng_rendered_free(&r);
-    for (uint32_t i = 0; i < n && messages != NULL; i++)
+    return 0;
+}
+
+static int answer_chat(const struct eng_tokenizer *t)
+{
+    uint32_t flags, len, n = 0;
+    char err[256] = "", *name = get(&flags) ? get_text(&len) : NULL;
+    struct eng_message *messages = NULL;
+    int failed = name == NULL || !get(&n) || n > 10000;
+    if (!failed) {
+        messages = calloc((size_t)n + 1, sizeof(*messages));
+        failed = messages == NULL || get_messages(messages, n);
+    }
+    if (!failed) {
+        const struct eng_chat_template *c = eng_chat_by_name(name);
+        struct eng_rendered r = {0};
+        int rc = c == NULL ? ENG_ENOTFOUND : eng_chat_check(c, t, err, sizeof(err));
+        if (rc == ENG_OK)
+            rc = eng_chat_render(c, t, messages, n, flags & 1, NULL, &r, err, sizeof(err));
+        if (rc != ENG_OK)
+            fprintf(stderr, "%s: %s\n", name, err);
+        put((uint32_t)rc);
+        put_ids(&r.ids);
+        put((uint32_t)r.n_boundaries);
+        for (size_t i = 0; i < r.n_boundaries; i++)
+            put(r.boundaries[i].position);
+        put((uint32_t)r.reply_run);
+        eng_rendered_free(&r);
+    }
+    for (uint32_t i = 0; messages != NULL && i < n; i++)
         free((char *)messages[i].content);
     free(messages);
     free(name);
-    return 0;
+    return failed;
 }
 
 int main(int argc, char **argv)
