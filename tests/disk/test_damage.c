@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cachestore/catalog.h"
 #include "formats/record.h"
 
 enum { N = 6, PAGES = 20 };
@@ -376,6 +377,76 @@ static void test_catalogue_of_another_store_is_not_believed(void **state)
     rig_destroy(&b);
 }
 
+struct one_row {
+    uint64_t words[512];
+    size_t len;
+    uint32_t number;
+};
+
+static int take_row(void *ctx, struct record_id id, const void *value, size_t len)
+{
+    struct one_row *row = ctx;
+    struct fmt_record rec;
+    (void)id;
+    assert_int_equal(fmt_record_row_decode(value, len, &rec), FMT_RECORD_OK);
+    if (rec.key[0] == row->number) {
+        assert_true(len <= sizeof row->words);
+        memcpy(row->words, value, len);
+        row->len = len;
+    }
+    return 0;
+}
+
+/* A power cut may bring a deleted row back: a second row with the chunks of span 2, older or newer than its
+ * own. */
+static void put_rival_row(struct rig *r, int64_t age)
+{
+    char err[256];
+    struct catalog *c;
+    struct one_row row = {.number = 2};
+    struct fmt_record rec;
+    assert_int_equal(catalog_open(r->dir, false, 1 << 20, &c, err, sizeof err), CS_OK);
+    assert_int_equal(catalog_scan(c, CATALOG_SPAN, false, take_row, &row), CS_OK);
+    assert_int_equal(fmt_record_row_decode(row.words, row.len, &rec), FMT_RECORD_OK);
+    uint64_t rival[512];
+    rec.id_sequence += (uint64_t)age;
+    rec.key[0] = 99;
+    rec.key[1] = ~99ull;
+    uint32_t ids[PAGES * PT];
+    for (uint32_t i = 0; i < PAGES * PT; i++)
+        ids[i] = 99 * 1000 + i;
+    rec.ids = ids;
+    assert_int_equal(fmt_record_row_encode(&rec, rival, row.len), FMT_RECORD_OK);
+    struct record_id id = {.nonce = rec.id_nonce, .sequence = rec.id_sequence};
+    catalog_put(c, CATALOG_SPAN, id, rival, row.len);
+    assert_int_equal(catalog_commit(c, true), CS_OK);
+    catalog_close(c);
+}
+
+static void test_of_two_rows_for_a_chunk_the_newest_keeps_it(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    put_rival_row(&r, -1000);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, N);
+    assert_null(find_seen(&r, 99));
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&r, i), TIER_OK);
+    rig_close(&r);
+    put_rival_row(&r, 1000);
+    for (int opens = 0; opens < 2; opens++) {
+        rig_open(&r);
+        assert_int_equal(r.n_seen, N);
+        assert_null(find_seen(&r, 2)); /* its row is gone for good */
+        assert_int_equal(get_seen(&r, 99), TIER_CORRUPT_HEADER);
+        assert_int_equal(get_seen(&r, 3), TIER_OK);
+        rig_close(&r);
+    }
+    rig_destroy(&r);
+}
+
 /* In a child process without io_uring_setup: CS_EIO and a reason, not a crash. */
 static int without_uring(struct rig *r)
 {
@@ -423,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_other_format_version_is_named),
         cmocka_unit_test(test_directory_of_others_is_not_taken),
         cmocka_unit_test(test_second_open_is_busy),
+        cmocka_unit_test(test_of_two_rows_for_a_chunk_the_newest_keeps_it),
         cmocka_unit_test(test_missing_catalogue_is_rebuilt),
         cmocka_unit_test(test_damaged_catalogue_never_gives_wrong_bytes),
         cmocka_unit_test(test_catalogue_of_another_store_is_not_believed),
