@@ -59,8 +59,9 @@ def wait_until(what, condition, seconds=30):
 def shorten(log):
     """The first report of a sanitizer, if there is one, and the last lines."""
     lines = log.splitlines()
-    first = next((i for i, line in enumerate(lines) if any(r in line for r in REPORTS)), len(lines))
-    return "\n".join(lines[first:first + 60] + ["..."] + lines[max(first + 60, len(lines) - 40):])
+    report = [i for i, line in enumerate(lines) if any(r in line for r in REPORTS)][:1]
+    head = [line for i in report for line in lines[i:i + 60] + ["..."]]
+    return "\n".join(head + lines[-40:])
 
 
 class Reply:
