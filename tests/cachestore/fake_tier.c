@@ -269,7 +269,7 @@ void fake_free(struct fake_tier *f)
 void fake_finish_write(struct fake_tier *f, enum tier_result result)
 {
     struct tier_write *w = f->writes[0];
-    memmove(f->writes, f->writes + 1, --f->n_writes * sizeof f->writes[0]);
+    memmove(f->writes, f->writes + 1, --f->n_writes * sizeof(struct tier_write *));
     if (result == TIER_OK) {
         f->records = realloc(f->records, (f->n_records + 1) * sizeof *f->records);
         struct fake_record *r = &f->records[f->n_records++];
@@ -294,7 +294,7 @@ void fake_finish_writes(struct fake_tier *f, enum tier_result result)
 void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result)
 {
     struct tier_read *r = f->reads[i];
-    memmove(f->reads + i, f->reads + i + 1, (--f->n_reads - i) * sizeof f->reads[0]);
+    memmove(f->reads + i, f->reads + i + 1, (--f->n_reads - i) * sizeof(struct tier_read *));
     struct fake_record *record = find_record(f, r->record.id);
     if (!record)
         result = TIER_NOTFOUND;
