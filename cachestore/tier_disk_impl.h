@@ -1,9 +1,12 @@
 /*
  * Inside of the disk tier, shared by its files and nobody else:
  *
- *   tier_disk.c        the calls of tier_disk.h, the table of records, both threads' loops, commits and
- * deletes tier_disk_move.c   one record's bytes between memory and volumes: building requests, verifying what
- * was read tier_disk_open.c   open: rows, conflicts, rebuild from headers, events
+ * - tier_disk.c: the calls of tier_disk.h, the table of records
+ * - tier_disk_loop.c: the I/O thread: writes, flushes, deletes
+ * - tier_disk_move.c: one record's bytes between memory and volumes, verified
+ * - tier_disk_catalog.c: the catalogue thread
+ * - tier_disk_open.c: open: rows, conflicts, events
+ * - tier_disk_rebuild.c: headers in the volumes, the catalogue from them
  *
  * Life of a record:
  *
@@ -174,7 +177,10 @@ struct tier_disk {
     struct catalog *catalog;
 };
 
-enum { MOVE_OP_BYTES = 1 << 20 };
+enum {
+    MOVE_OP_BYTES = 1 << 20,
+    SEQUENCE_EPOCH_BITS = 32, /* a sequence is the number of the open, then a counter */
+};
 
 /* tier_disk.c */
 struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id); /* lock held */
@@ -186,20 +192,29 @@ int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *r
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
-void *tier_io_main(void *arg);
+
+/* tier_disk_catalog.c */
 void *tier_catalog_main(void *arg);
-/* A read or write of a record has ended and x was unlinked from everything; frees x. */
-void tier_read_ended(struct transfer *x, enum tier_result result);
+
+/* tier_disk_loop.c */
+void *tier_io_main(void *arg);
+/* Takes rec out of the table and, where its chunks are known to be idle, frees them. keep_chunks: they may
+ * hold anything, or a row may still name them; they stay used and in the budget. */
+void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks);
+/* The data of a write is in the volumes, or has failed. */
 void tier_write_landed(struct transfer *x);
 
 /* tier_disk_move.c */
-/* The transfer is begun or *x is NULL and the result says why not. */
-enum tier_result move_read_begin(struct tier_disk *t, struct disk_record *rec, struct tier_read *r);
+/* Begins all reads of t->reads. */
+void move_reads_begin(struct tier_disk *t);
+/* Begins the data of a write whose record has its runs: *out, or NULL and the result says why not. */
 enum tier_result move_write_begin(struct tier_disk *t, struct disk_record *rec, struct tier_write *w,
                                   struct transfer **out);
 void transfer_free(struct transfer *x);
 
-/* tier_disk_open.c */
+/* tier_disk_rebuild.c */
+/* Replaces t's catalogue; epoch: of the newest record found. CS_OK or the reason in err. */
+int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len);
 /* Scans all volumes for record headers; fn gets those that are whole and lie where they say. Used by
  * inspection, too. 0 or a CS_E code. */
 int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],

@@ -1,7 +1,7 @@
 /*
- * The two threads of the disk tier.
+ * The I/O thread of the disk tier.
  *
- * I/O thread: one turn takes the inbox, ends what the catalogue has committed, begins reads, then writes,
+ * One turn takes the inbox, ends what the catalogue has committed, begins reads, then writes,
  * then a flush if one is due, and sleeps in the ring until a request completes, somebody wakes it or the
  * flush timer runs out.
  *
@@ -34,7 +34,7 @@ static uint64_t now_ms(void)
 
 /* Takes rec out of the table and, where its chunks are known to be idle, frees them. keep_chunks: they may
  * hold anything, or a row may still name them; they stay used and in the budget. */
-static void record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks)
+void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks)
 {
     pthread_mutex_lock(&t->lock);
     if (rec->counted && !keep_chunks)
@@ -72,63 +72,9 @@ static void transfer_abandon(struct transfer *x, enum tier_result result, bool k
 {
     struct tier_disk *t = x->t;
     struct tier_write *w = x->w;
-    record_end(t, x->rec, keep_chunks);
+    tier_record_end(t, x->rec, keep_chunks);
     transfer_free(x);
     write_end(t, w, result);
-}
-
-/* ---- reads ------------------------------------------------------------------------------------------- */
-
-void tier_read_ended(struct transfer *x, enum tier_result result)
-{
-    struct tier_disk *t = x->t;
-    struct tier_read *r = x->r;
-    struct disk_record *rec = x->rec;
-    transfer_free(x);
-    struct tier_stats *s = &t->stats;
-    switch (result) {
-    case TIER_OK:
-        atomic_fetch_add(&s->spans_read, 1);
-        atomic_fetch_add(&s->bytes_read, r->n_pages * t->stride);
-        break;
-    case TIER_CORRUPT_HEADER:
-        atomic_fetch_add(&s->corrupt_header, 1);
-        break;
-    case TIER_CORRUPT_TOKENS:
-        atomic_fetch_add(&s->corrupt_tokens, 1);
-        break;
-    case TIER_CORRUPT_PAYLOAD:
-        atomic_fetch_add(&s->corrupt_payload, 1);
-        break;
-    default:
-        atomic_fetch_add(&s->io_errors, 1);
-        break;
-    }
-    if (--rec->readers == 0 && rec->state == REC_GONE)
-        record_end(t, rec, false);
-    r->done(r->ctx, r, result);
-}
-
-static void reads_begin(struct tier_disk *t)
-{
-    struct tier_read *r;
-    while ((r = t->reads) != NULL) {
-        t->reads = r->tier_next;
-        enum tier_result result = TIER_CANCELLED;
-        if (!t->cancel_all && !atomic_load(&r->cancel)) {
-            pthread_mutex_lock(&t->lock);
-            struct disk_record *rec = tier_record_find(t, r->record.id);
-            pthread_mutex_unlock(&t->lock);
-            if (rec == NULL || rec->state != REC_DURABLE || rec->foreign || atomic_load(&rec->deleted))
-                result = TIER_NOTFOUND;
-            else
-                result = move_read_begin(t, rec, r);
-        }
-        if (result == TIER_CORRUPT_HEADER)
-            atomic_fetch_add(&t->stats.corrupt_header, 1);
-        if (result != TIER_OK)
-            r->done(r->ctx, r, result);
-    }
 }
 
 /* ---- writes ------------------------------------------------------------------------------------------ */
@@ -186,7 +132,7 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     }
     if (t->cancel_all || rec->delete_seen || atomic_load(&t->catalog_broken)) {
         enum tier_result result = atomic_load(&t->catalog_broken) ? TIER_EIO : TIER_CANCELLED;
-        record_end(t, rec, false);
+        tier_record_end(t, rec, false);
         write_end(t, w, result);
         return true;
     }
@@ -210,7 +156,7 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     if (result == TIER_OK)
         result = move_write_begin(t, rec, w, &x);
     if (result != TIER_OK) {
-        record_end(t, rec, false);
+        tier_record_end(t, rec, false);
         write_end(t, w, result);
         return true;
     }
@@ -305,7 +251,7 @@ static void deletes_end(struct tier_disk *t, struct group *g)
         if (g->result == CS_OK)
             rec->state = REC_GONE;
         if (rec->readers == 0) {
-            record_end(t, rec, g->result != CS_OK);
+            tier_record_end(t, rec, g->result != CS_OK);
         } else if (g->result != CS_OK) { /* it stays in the table, marked deleted, its chunks used */
             rec->dying = false;
             t->n_dying--;
@@ -606,7 +552,7 @@ void *tier_io_main(void *arg)
         inbox_take(t);
         if (t->closing && !t->cancel_all && now_ms() >= t->close_at_ms && !all_done(t))
             cancel_everything(t);
-        reads_begin(t);
+        move_reads_begin(t);
         writes_begin(t);
         deletes_send(t);
         if (flush_due(t))
@@ -626,86 +572,5 @@ void *tier_io_main(void *arg)
         io_run(t->io, inbox_empty ? sleep_ms(t) : 0);
     }
     io_close(t->io);
-    return NULL;
-}
-
-/* ---- the catalogue thread ---------------------------------------------------------------------------- */
-
-/* After a failed write RocksDB refuses all others until it is opened anew. Rows of the failed batch may turn
- * up then, or not: either is right, because their records' chunks are not used again before the next open of
- * the store. */
-static void catalog_reopen(struct tier_disk *t)
-{
-    char problem[256];
-    catalog_close(t->catalog);
-    int rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
-    bool was_broken = atomic_exchange(&t->catalog_broken, rc != CS_OK);
-    if (rc != CS_OK && !was_broken)
-        tier_log(t, CS_LOG_WARN,
-                 "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
-    else if (rc == CS_OK)
-        tier_log(t, CS_LOG_WARN, "disk cache: a catalogue batch failed; the catalogue was opened anew");
-}
-
-static void group_commit(struct tier_disk *t, struct group *g)
-{
-    if (t->catalog == NULL)
-        catalog_reopen(t);
-    struct catalog *c = t->catalog;
-    g->result = CS_EIO;
-    if (c == NULL)
-        return;
-    for (struct transfer *x = g->writes; x != NULL; x = x->next)
-        catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
-    for (struct row_op *row = g->rows; row != NULL; row = row->next) {
-        if (row->put)
-            catalog_put(c, CATALOG_NOTES, row->id, row->value, row->len);
-        else
-            catalog_delete(c, CATALOG_NOTES, row->id);
-    }
-    for (size_t i = 0; i < g->n_touches; i++)
-        catalog_put(c, CATALOG_USED, g->touches[i].id, &g->touches[i].used_unix,
-                    sizeof g->touches[i].used_unix);
-    for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
-        catalog_delete(c, CATALOG_SPAN, rec->id);
-        catalog_delete(c, CATALOG_USED, rec->id);
-    }
-    unsigned rows = catalog_batch_rows(c);
-    g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL);
-    if (rows > 0 && g->result == CS_OK) {
-        atomic_fetch_add(&t->stats.catalog_batches, 1);
-        atomic_fetch_add(&t->stats.catalog_rows, rows);
-    }
-    if (g->result != CS_OK)
-        catalog_reopen(t);
-    atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
-}
-
-void *tier_catalog_main(void *arg)
-{
-    struct tier_disk *t = arg;
-    pthread_mutex_lock(&t->lock);
-    for (;;) {
-        struct group *g = t->to_catalog;
-        if (g == NULL) {
-            if (t->catalog_stop)
-                break;
-            pthread_cond_wait(&t->changed, &t->lock);
-            continue;
-        }
-        t->to_catalog = g->next;
-        if (t->to_catalog == NULL)
-            t->to_catalog_tail = &t->to_catalog;
-        pthread_mutex_unlock(&t->lock);
-        group_commit(t, g);
-        pthread_mutex_lock(&t->lock);
-        g->next = t->from_catalog;
-        t->from_catalog = g;
-        bool wake = t->io_sleeps;
-        t->io_sleeps = false;
-        if (wake)
-            io_wake(t->io);
-    }
-    pthread_mutex_unlock(&t->lock);
     return NULL;
 }

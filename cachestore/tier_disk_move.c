@@ -188,6 +188,36 @@ static void read_landed(struct transfer *x, const struct transfer_op *o)
     }
 }
 
+static void read_ended(struct transfer *x, enum tier_result result)
+{
+    struct tier_disk *t = x->t;
+    struct tier_read *r = x->r;
+    struct disk_record *rec = x->rec;
+    transfer_free(x);
+    struct tier_stats *s = &t->stats;
+    switch (result) {
+    case TIER_OK:
+        atomic_fetch_add(&s->spans_read, 1);
+        atomic_fetch_add(&s->bytes_read, r->n_pages * t->stride);
+        break;
+    case TIER_CORRUPT_HEADER:
+        atomic_fetch_add(&s->corrupt_header, 1);
+        break;
+    case TIER_CORRUPT_TOKENS:
+        atomic_fetch_add(&s->corrupt_tokens, 1);
+        break;
+    case TIER_CORRUPT_PAYLOAD:
+        atomic_fetch_add(&s->corrupt_payload, 1);
+        break;
+    default:
+        atomic_fetch_add(&s->io_errors, 1);
+        break;
+    }
+    if (--rec->readers == 0 && rec->state == REC_GONE)
+        tier_record_end(t, rec, false);
+    r->done(r->ctx, r, result);
+}
+
 static void read_done(struct io_op *op, int result)
 {
     struct transfer *x = op->ctx;
@@ -203,10 +233,10 @@ static void read_done(struct io_op *op, int result)
         end = x->header_ok ? TIER_CORRUPT_PAYLOAD : TIER_CORRUPT_HEADER;
     else if (x->error != 0)
         end = TIER_EIO;
-    tier_read_ended(x, end);
+    read_ended(x, end);
 }
 
-enum tier_result move_read_begin(struct tier_disk *t, struct disk_record *rec, struct tier_read *r)
+static enum tier_result read_begin(struct tier_disk *t, struct disk_record *rec, struct tier_read *r)
 {
     if (r->record.n_pages != rec->n_pages || r->n_pages == 0 || r->first_page >= rec->n_pages ||
         r->n_pages > rec->n_pages - r->first_page)
@@ -240,6 +270,28 @@ enum tier_result move_read_begin(struct tier_disk *t, struct disk_record *rec, s
     rec->readers++;
     start(x);
     return TIER_OK;
+}
+
+void move_reads_begin(struct tier_disk *t)
+{
+    struct tier_read *r;
+    while ((r = t->reads) != NULL) {
+        t->reads = r->tier_next;
+        enum tier_result result = TIER_CANCELLED;
+        if (!t->cancel_all && !atomic_load(&r->cancel)) {
+            pthread_mutex_lock(&t->lock);
+            struct disk_record *rec = tier_record_find(t, r->record.id);
+            pthread_mutex_unlock(&t->lock);
+            if (rec == NULL || rec->state != REC_DURABLE || rec->foreign || atomic_load(&rec->deleted))
+                result = TIER_NOTFOUND;
+            else
+                result = read_begin(t, rec, r);
+        }
+        if (result == TIER_CORRUPT_HEADER)
+            atomic_fetch_add(&t->stats.corrupt_header, 1);
+        if (result != TIER_OK)
+            r->done(r->ctx, r, result);
+    }
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------- */

@@ -1,0 +1,85 @@
+/*
+ * The catalogue thread of the disk tier: takes groups in order, commits each as one batch, measures what the
+ * catalogue takes on disk and hands the group back to the I/O thread. RocksDB may take milliseconds, or
+ * seconds when it compacts: no read waits for it here.
+ */
+#include "cachestore/tier_disk_impl.h"
+
+/* After a failed write RocksDB refuses all others until it is opened anew. Rows of the failed batch may turn
+ * up then, or not: either is right, because their records' chunks are not used again before the next open of
+ * the store. */
+static void catalog_reopen(struct tier_disk *t)
+{
+    char problem[256];
+    catalog_close(t->catalog);
+    int rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    bool was_broken = atomic_exchange(&t->catalog_broken, rc != CS_OK);
+    if (rc != CS_OK && !was_broken)
+        tier_log(t, CS_LOG_WARN,
+                 "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
+    else if (rc == CS_OK)
+        tier_log(t, CS_LOG_WARN, "disk cache: a catalogue batch failed; the catalogue was opened anew");
+}
+
+static void group_commit(struct tier_disk *t, struct group *g)
+{
+    if (t->catalog == NULL)
+        catalog_reopen(t);
+    struct catalog *c = t->catalog;
+    g->result = CS_EIO;
+    if (c == NULL)
+        return;
+    for (struct transfer *x = g->writes; x != NULL; x = x->next)
+        catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
+    for (struct row_op *row = g->rows; row != NULL; row = row->next) {
+        if (row->put)
+            catalog_put(c, CATALOG_NOTES, row->id, row->value, row->len);
+        else
+            catalog_delete(c, CATALOG_NOTES, row->id);
+    }
+    for (size_t i = 0; i < g->n_touches; i++)
+        catalog_put(c, CATALOG_USED, g->touches[i].id, &g->touches[i].used_unix,
+                    sizeof g->touches[i].used_unix);
+    for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
+        catalog_delete(c, CATALOG_SPAN, rec->id);
+        catalog_delete(c, CATALOG_USED, rec->id);
+    }
+    unsigned rows = catalog_batch_rows(c);
+    g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL);
+    if (rows > 0 && g->result == CS_OK) {
+        atomic_fetch_add(&t->stats.catalog_batches, 1);
+        atomic_fetch_add(&t->stats.catalog_rows, rows);
+    }
+    if (g->result != CS_OK)
+        catalog_reopen(t);
+    atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
+}
+
+void *tier_catalog_main(void *arg)
+{
+    struct tier_disk *t = arg;
+    pthread_mutex_lock(&t->lock);
+    for (;;) {
+        struct group *g = t->to_catalog;
+        if (g == NULL) {
+            if (t->catalog_stop)
+                break;
+            pthread_cond_wait(&t->changed, &t->lock);
+            continue;
+        }
+        t->to_catalog = g->next;
+        if (t->to_catalog == NULL)
+            t->to_catalog_tail = &t->to_catalog;
+        pthread_mutex_unlock(&t->lock);
+        group_commit(t, g);
+        pthread_mutex_lock(&t->lock);
+        g->next = t->from_catalog;
+        t->from_catalog = g;
+        bool wake = t->io_sleeps;
+        t->io_sleeps = false;
+        if (wake)
+            io_wake(t->io);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
