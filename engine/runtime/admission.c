@@ -134,7 +134,7 @@ static bool settle(struct eng_engine *e, struct sequence *q)
     return q->settled;
 }
 
-enum room { ROOM_TAKEN, ROOM_LATER, ROOM_NONE };
+enum room { ROOM_TAKEN, ROOM_LATER, ROOM_NONE, ROOM_NO_MEMORY };
 
 /* Pages for all of the sequence's ids and one token more. */
 static enum room take_room(struct eng_engine *e, struct sequence *q)
@@ -147,7 +147,7 @@ static enum room take_room(struct eng_engine *e, struct sequence *q)
         if (rc == CS_OK)
             return ROOM_TAKEN;
         if (rc != CS_EFULL)
-            return ROOM_NONE;
+            return ROOM_NO_MEMORY;
         if (e->running.n > 0)
             return ROOM_LATER;
         if (!admission_drop_look_ahead(e, q))
@@ -213,6 +213,10 @@ void admission_admit(struct eng_engine *e)
             break;
         case ROOM_LATER:
             return;
+        case ROOM_NO_MEMORY:
+            request_fail(e, q->request, ENG_ENOMEM, "out of memory");
+            i = 0;
+            break;
         case ROOM_NONE:
             request_fail(e, q->request, ENG_EFULL, "no memory is left in the KV cache for this prompt");
             i = 0;

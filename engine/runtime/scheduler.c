@@ -27,6 +27,9 @@ static size_t tokens_left(const struct sequence *q)
 
 static void preempt(struct eng_engine *e, struct sequence *q)
 {
+    engine_log(e, CS_LOG_INFO,
+               "request %" PRIu64 " waits again at %zu tokens: %zu sequences fill the KV cache",
+               q->request->id, q->ids.n, e->running.n);
     sequence_publish(e, q, NULL);
     sequence_close(q);
     sequence_list_remove(&e->running, q);
