@@ -20,12 +20,20 @@
 #define KN_CAT(a, b)  KN_CAT_(a, b)
 #define KN_FN(name)   KN_CAT(name, KN_PATH)
 
+/* Loops over the registers of a tile, and functions made once for each tile shape. KN_COMPACT: neither, for
+ * the scalar path (it has no registers to fill) and for sanitizers (instrumented, the copies take minutes to
+ * compile). */
+#if defined(KN_COMPACT)
+#define UNROLL
+#define INLINE static inline
+#else
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 /* kn_expf in each lane */
 INLINE vf vf_exp(vf x)
