@@ -114,8 +114,12 @@ struct tier_stats {
         submissions, spans, records_foreign, volume_bytes, catalog_bytes, memory_bytes;
 };
 
+/* Makes the I/O thread's engine; called on that thread. 0 or -errno with a reason. */
+typedef int tier_engine_open(struct io_engine **out, char *reason, size_t reason_len);
+
 struct tier_disk {
     /* Fixed after open. */
+    tier_engine_open *engine_open;
     struct store_file store;
     uint8_t fingerprint[32];
     uint32_t page_tokens, chunk_bytes;
@@ -211,6 +215,12 @@ void move_reads_begin(struct tier_disk *t);
 enum tier_result move_write_begin(struct tier_disk *t, struct disk_record *rec, struct tier_write *w,
                                   struct transfer **out);
 void transfer_free(struct transfer *x);
+
+/* tier_disk_open.c */
+/* tier_disk_open with an engine of the caller's choice. */
+int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_events *events,
+                        tier_engine_open *engine_open, struct tier_disk **out, uint8_t secret[16], char *err,
+                        size_t err_len);
 
 /* tier_disk_rebuild.c */
 /* Replaces t's catalogue; epoch: of the newest record found. CS_OK or the reason in err. */

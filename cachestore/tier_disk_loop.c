@@ -527,7 +527,7 @@ static int ring_open(struct tier_disk *t)
 {
     struct io_engine *engine;
     char reason[sizeof t->start_reason] = "";
-    int rc = io_uring_engine_open(&engine, reason, sizeof reason);
+    int rc = t->engine_open(&engine, reason, sizeof reason);
     struct io *io = rc == 0 ? io_open(engine, t->inflight_bytes) : NULL;
     pthread_mutex_lock(&t->lock);
     t->io = io;

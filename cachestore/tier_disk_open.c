@@ -372,8 +372,9 @@ static int serve(struct tier_disk *t, char *err, size_t err_len)
     return CS_OK;
 }
 
-int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
-                   struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len)
+int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_events *events,
+                        tier_engine_open *engine_open, struct tier_disk **out, uint8_t secret[16], char *err,
+                        size_t err_len)
 {
     *out = NULL;
     struct tier_disk *t = calloc(1, sizeof *t);
@@ -384,6 +385,7 @@ int tier_disk_open(const struct cs_config *config, const struct tier_disk_events
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->changed, NULL);
     t->dir_fd = -1;
+    t->engine_open = engine_open;
     t->in_reads_tail = &t->in_reads;
     t->in_writes_tail = &t->in_writes;
     t->in_rows_tail = &t->in_rows;
@@ -455,4 +457,10 @@ fail:
     pthread_mutex_unlock(&t->lock);
     tier_disk_close(t, 0);
     return rc;
+}
+
+int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
+                   struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len)
+{
+    return tier_disk_open_with(config, events, io_uring_engine_open, out, secret, err, err_len);
 }

@@ -70,6 +70,7 @@ void rig_init_in_memory(struct rig *r, bool in_memory)
     bool memory = r->in_memory && access("/dev/shm", W_OK) == 0;
     snprintf(r->dir, sizeof r->dir, "%sdisk-test-XXXXXX", memory ? "/dev/shm/" : "");
     assert_non_null(mkdtemp(r->dir));
+    r->engine_open = io_uring_engine_open;
     r->refuse_number = UINT32_MAX;
     r->config = (struct cs_config){.page_tokens = PT,
                                    .page_bytes = PAGE,
@@ -138,7 +139,7 @@ int rig_try_open(struct rig *r, char *err, size_t err_len)
 {
     struct tier_disk_events events = {.on_span = on_span, .on_notes = on_notes, .ctx = r};
     r->n_seen = r->n_notes_seen = 0;
-    return tier_disk_open(&r->config, &events, &r->tier, r->secret, err, err_len);
+    return tier_disk_open_with(&r->config, &events, r->engine_open, &r->tier, r->secret, err, err_len);
 }
 
 void rig_open(struct rig *r)

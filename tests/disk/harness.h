@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cachestore/tier_disk.h"
+#include "cachestore/tier_disk_impl.h"
 
 enum { PT = 4, PAGE = 4096, CHUNK = 64 << 10, EXTENT = 1 << 20, SPAN_PAGES_MAX = 40 };
 
@@ -31,6 +31,7 @@ struct rig {
     bool in_memory;
     struct cs_config config;
     struct tier_disk *tier;
+    tier_engine_open *engine_open; /* io_uring's, unless a test puts another here */
     uint8_t secret[16];
     struct seen_span *seen;
     size_t n_seen;
