@@ -14,7 +14,7 @@
 #define QUEUE_DEFAULT       256
 #define DISK_DEFAULT_BYTES  ((uint64_t)16 << 30)
 #define RESTORE_DEADLINE_MS 250
-#define LINE_COLUMNS        92 /* of a start-up line before its seconds */
+#define LINE_COLUMNS        100 /* of a start-up line before its seconds */
 
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
 {

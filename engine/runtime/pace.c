@@ -71,6 +71,11 @@ uint32_t pace_tokens(const struct pace *p, double budget, uint32_t pos, uint32_t
     return n;
 }
 
+uint32_t pace_least(const struct pace *p, uint32_t pos)
+{
+    return p->fixed_tokens ? 1 : (uint32_t)ceil(PACE_LEAST_WORK / (1.0 + pos / p->knee));
+}
+
 void pace_learn(struct pace *p, double work, uint32_t n_decode, double seconds)
 {
     if (work <= 0) {

@@ -106,13 +106,10 @@ static void plan(struct eng_engine *e)
     double first = n_prefill > 1 ? budget / 2 : budget;
     double rest = budget - first;
     give_chunk(e, oldest, &first);
-    /* A page in every step, whatever it takes: less costs as much (the weights are read all the same), and a
-     * pace that was learned too slow is corrected only by chunks that tell something. */
-    size_t least = tokens_left(oldest) < PAGE ? tokens_left(oldest) : PAGE;
-    if (oldest->chunk < least && !e->pace.fixed_tokens)
-        oldest->chunk = (uint32_t)least;
-    else if (oldest->chunk == 0)
-        oldest->chunk = 1;
+    uint32_t least = pace_least(&e->pace, (uint32_t)oldest->n_computed);
+    least = least < tokens_left(oldest) ? least : (uint32_t)tokens_left(oldest);
+    if (oldest->chunk < least)
+        oldest->chunk = least;
     if (n_prefill == 1)
         return;
     rest += first;
@@ -217,7 +214,7 @@ static void account(struct eng_engine *e, size_t n, double seconds)
         n_chunk += s->n > 1 ? s->n : 0;
         work += s->n > 1 ? pace_work(&e->pace, s->pos0, s->n) : 0;
     }
-    if (n_chunk == 0 || n_chunk >= PAGE)
+    if (n_chunk == 0 || work >= PACE_LEAST_WORK)
         pace_learn(&e->pace, work, n_single, seconds);
     double decode = n_chunk == 0 ? seconds : n_single > 0 ? e->pace.decode_seconds : 0;
     decode = decode < seconds ? decode : seconds;

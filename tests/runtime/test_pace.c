@@ -43,6 +43,8 @@ static void chunks_keep_the_step_time(void **state)
     assert_int_equal(shallow % 16, 0);
     assert_int_equal(chunk(&p, true, 5, 8000) % 16, 11); /* ends at a page's edge */
     assert_int_equal(chunk(&p, true, 0, 7), 7);
+    assert_int_equal(pace_least(&p, 0), 16);
+    assert_in_range(pace_least(&p, 8000), 5, 7);
     double cost; /* no step for the last few tokens alone */
     assert_int_equal(pace_tokens(&p, pace_budget(&p, true), 0, shallow + 15, &cost), shallow + 15);
 }
