@@ -92,15 +92,23 @@ static int copy_config(struct eng_server *s, const struct eng_server_config *c)
     return ENG_OK;
 }
 
-/* A connection costs two descriptors: its socket and the watcher's duplicate. */
+/* A connection costs two descriptors: its socket and the watcher's duplicate. The process's soft limit is
+ * raised towards its hard one for them; where that does not do, fewer connections are taken. */
 static unsigned connection_limit(void)
 {
+    const rlim_t wanted = 2 * CONNECTIONS_MAX + FDS_FOR_OTHERS;
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return CONNECTIONS_MAX / 4;
+    if (limit.rlim_cur < wanted) {
+        struct rlimit raised = {limit.rlim_max < wanted ? limit.rlim_max : wanted, limit.rlim_max};
+        if (setrlimit(RLIMIT_NOFILE, &raised) == 0)
+            limit = raised;
+    }
+    if (limit.rlim_cur >= wanted)
         return CONNECTIONS_MAX;
-    rlim_t fit =
-        limit.rlim_cur > 2 * FDS_FOR_OTHERS ? (limit.rlim_cur - FDS_FOR_OTHERS) / 2 : FDS_FOR_OTHERS / 2;
-    return fit < CONNECTIONS_MAX ? (unsigned)fit : CONNECTIONS_MAX;
+    return limit.rlim_cur > 2 * FDS_FOR_OTHERS ? (unsigned)(limit.rlim_cur - FDS_FOR_OTHERS) / 2
+                                               : FDS_FOR_OTHERS / 2;
 }
 
 /* ---- start ------------------------------------------------------------------------------------------- */

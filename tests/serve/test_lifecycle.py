@@ -107,7 +107,7 @@ class Leaving(ServerCase):
 
     def test_many_idle_connections_do_not_stop_a_chat(self):
         with contextlib.ExitStack() as stack:
-            for _ in range(100):
+            for _ in range(600):
                 stack.enter_context(socket.create_connection(("127.0.0.1", self.server.port)))
             self.server.chat(max_tokens=2)
         wait_until("connections are gone", lambda: self.server.metrics()["isotherm_http_connections"] <= 1)
