@@ -167,21 +167,25 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     return true;
 }
 
-static void writes_begin(struct tier_disk *t)
+/* true: there is more to begin at once. A turn begins TURN_BYTES only, because it hashes them: reads that
+ * have come in meanwhile go first. */
+static bool writes_begin(struct tier_disk *t)
 {
+    enum { TURN_BYTES = 8 << 20 };
     /* Enough begun that the device never waits for a header to be made, little enough that memory stays
      * small. */
-    uint64_t window = t->inflight_bytes / 2;
+    uint64_t window = t->inflight_bytes / 2, before = t->writing_bytes;
     while (t->writes != NULL && (t->writing_bytes == 0 || t->writing_bytes < window)) {
-        struct tier_write *w = t->writes;
-        struct tier_write *next = w->tier_next;
-        if (!write_begin(t, w)) {
-            return;
-        }
+        if (t->writing_bytes - before >= TURN_BYTES)
+            return true;
+        struct tier_write *w = t->writes, *next = w->tier_next;
+        if (!write_begin(t, w))
+            return false;
         t->writes = next;
         if (next == NULL)
             t->writes_tail = &t->writes;
     }
+    return false;
 }
 
 /* ---- deletes ----------------------------------------------------------------------------------------- */
@@ -553,7 +557,7 @@ void *tier_io_main(void *arg)
         if (t->closing && !t->cancel_all && now_ms() >= t->close_at_ms && !all_done(t))
             cancel_everything(t);
         move_reads_begin(t);
-        writes_begin(t);
+        bool more = writes_begin(t);
         deletes_send(t);
         if (flush_due(t))
             flush_begin(t);
@@ -565,11 +569,11 @@ void *tier_io_main(void *arg)
                            t->in_deletes == NULL && t->n_in_touches == 0 && t->from_catalog == NULL &&
                            !t->in_kick && t->in_close == t->closing;
         bool quit = inbox_empty && t->closing && all_done(t);
-        t->io_sleeps = inbox_empty;
+        t->io_sleeps = inbox_empty && !more;
         pthread_mutex_unlock(&t->lock);
         if (quit)
             break;
-        io_run(t->io, inbox_empty ? sleep_ms(t) : 0);
+        io_run(t->io, inbox_empty && !more ? sleep_ms(t) : 0);
     }
     io_close(t->io);
     return NULL;
