@@ -37,11 +37,13 @@ enum {
 struct variant {
     const char *name;
     size_t n_publishes, n_messages;
-    double publish_ms[MAX_ROUNDS], durable_ms[MAX_ROUNDS], restore_ms[MAX_ROUNDS], ceiling_ms[MAX_ROUNDS];
+    double publish_ms[MAX_ROUNDS], durable_ms[MAX_ROUNDS], restore_ms[MAX_ROUNDS];
     struct cs_stats wrote, read;
 };
 
 static uint32_t ids[N_TOKENS + 1];
+static double ceiling_ms[3 * MAX_ROUNDS];
+static int n_ceilings;
 
 static double now_ms(void)
 {
@@ -182,7 +184,9 @@ static void run_round(struct variant *v, const char *dir, int round)
     cs_close(s, FLUSH_MS);
     free(notes);
 
-    v->ceiling_ms[round] = read_ceiling(dir);
+    /* Small records leave parts of their chunks unwritten, and holes read faster than any disk. */
+    if (v->n_publishes == 1)
+        ceiling_ms[n_ceilings++] = read_ceiling(dir);
     s = open_store(dir);
     /* The arena's memory is backed ahead of use; a restore right behind open would measure page faults. */
     q = open_settled(s, 1);
@@ -244,18 +248,20 @@ int main(int argc, char **argv)
             run_round(&variants[k], dir, r);
             remove_tree(dir);
         }
-    printf("%d MiB in pages of %d KiB, medians of %d rounds\n", (int)(TOTAL_BYTES / (1 << 20)),
-           PAGE_BYTES >> 10, rounds);
-    printf("%-14s %10s %10s %10s %12s %8s %6s %6s %6s %6s\n", "", "publish ms", "durable ms", "restore ms",
-           "O_DIRECT ms", "of it", "spans", "rows", "SQEs r", "submit");
+    double ceiling = median(ceiling_ms, n_ceilings);
+    printf("%d MiB in pages of %d KiB, medians of %d rounds; O_DIRECT reads of the same bytes from the "
+           "volume: %.1f "
+           "ms\n",
+           (int)(TOTAL_BYTES / (1 << 20)), PAGE_BYTES >> 10, rounds, ceiling);
+    printf("%-14s %10s %10s %10s %10s %6s %6s %9s %11s\n", "", "publish ms", "durable ms", "restore ms",
+           "of ceiling", "spans", "rows", "read SQEs", "submissions");
     for (size_t k = 0; k < n_variants; k++) {
         struct variant *v = &variants[k];
-        double restore = median(v->restore_ms, rounds), ceiling = median(v->ceiling_ms, rounds);
-        printf("%-14s %10.3f %10.1f %10.1f %12.1f %7.0f%% %6llu %6llu %6llu %6llu\n", v->name,
-               median(v->publish_ms, rounds), median(v->durable_ms, rounds), restore, ceiling,
-               100 * ceiling / restore, (unsigned long long)v->wrote.publish_spans,
-               (unsigned long long)v->wrote.catalog_rows, (unsigned long long)v->read.sqes,
-               (unsigned long long)v->read.submissions);
+        double restore = median(v->restore_ms, rounds);
+        printf("%-14s %10.3f %10.1f %10.1f %9.0f%% %6llu %6llu %9llu %11llu\n", v->name,
+               median(v->publish_ms, rounds), median(v->durable_ms, rounds), restore, 100 * ceiling / restore,
+               (unsigned long long)v->wrote.publish_spans, (unsigned long long)v->wrote.catalog_rows,
+               (unsigned long long)v->read.sqes, (unsigned long long)v->read.submissions);
     }
     return 0;
 }

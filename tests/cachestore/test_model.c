@@ -15,6 +15,8 @@
 
 enum { MAX_PAGES = 14, MAX_TOKENS = MAX_PAGES * PT + PT, N_OPEN = 5, SET_SIZE = 1 << 16 };
 
+static uint64_t first_seed = 1, n_seeds = 30;
+
 /* The model: hashes of (tenant, ids up to a page's end). */
 struct model {
     uint64_t set[SET_SIZE];
@@ -279,14 +281,14 @@ static void with_room_for_everything_reuse_is_exactly_what_was_published(void **
     (void)state;
     struct cs_config c = tiny_config(4000);
     c.index_bytes = 8 << 20;
-    for (uint64_t seed = 1; seed <= 10; seed++)
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++)
         run(seed, &c, 0, 0, true, 600);
 }
 
 static void under_pressure_of_pages_and_index_nothing_wrong_is_served(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 30; seed++) {
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = tiny_config(20 + (uint32_t)(seed % 5) * 13);
         c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
         run(seed, &c, 0, 0, false, 600);
@@ -296,7 +298,7 @@ static void under_pressure_of_pages_and_index_nothing_wrong_is_served(void **sta
 static void over_a_disk_with_small_budgets_nothing_wrong_is_served(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 30; seed++) {
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
         c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
         run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 0, false, 600);
@@ -306,14 +308,18 @@ static void over_a_disk_with_small_budgets_nothing_wrong_is_served(void **state)
 static void over_a_failing_disk_nothing_wrong_is_served(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 30; seed++) {
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
         run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 3 + (uint32_t)seed % 10, false, 600);
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        first_seed = strtoull(argv[1], NULL, 10);
+    if (argc > 2)
+        n_seeds = strtoull(argv[2], NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_room_for_everything_reuse_is_exactly_what_was_published),
         cmocka_unit_test(under_pressure_of_pages_and_index_nothing_wrong_is_served),
