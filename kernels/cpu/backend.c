@@ -214,6 +214,7 @@ void kn_backend_close(struct kn_backend *b)
     if (!b)
         return;
     kn_pool_close(b->pool);
+    kn_slab_release(b->slab);
     scratch_free(&b->workers);
     scratch_free(&b->activations);
     scratch_free(&b->attention);

@@ -33,7 +33,7 @@ struct kn_matrix {
     uint32_t group_bytes;   /* of a group of 16 rows */
     size_t tile_bytes;
     size_t data_bytes;
-    bool mapped;
+    struct kn_slab *slab; /* that data lies in; NULL: its own allocation */
     uint8_t *data;
 };
 
@@ -157,6 +157,7 @@ struct kn_backend {
     const struct kn_attention_path *attn;
     const struct kn_rows_path *rows;
     struct kn_pool *pool;
+    struct kn_slab *slab; /* that weights are being carved from; NULL: none yet */
     struct kn_scratch workers; /* worker_stride bytes each: unpacked tiles and sums of a product */
     size_t worker_stride;
     struct kn_scratch activations; /* quantised x of the running product */
@@ -167,6 +168,12 @@ struct kn_backend {
 /* Zeroed, 64-byte aligned; large ones as a mapping that asks for huge pages. NULL: no memory. */
 void *kn_memory_new(size_t bytes, bool *mapped);
 void kn_memory_free(void *p, size_t bytes, bool mapped);
+
+/* Zeroed, 64-byte aligned memory for weights, side by side in mappings that ask for huge pages. It lives until
+ * its slab is released by everybody who carved from it, the backend included. NULL: no memory. */
+struct kn_slab;
+void *kn_slab_carve(struct kn_backend *b, size_t bytes, struct kn_slab **slab);
+void kn_slab_release(struct kn_slab *s);
 
 struct kn_rope_table {
     uint32_t max_pos, rot;

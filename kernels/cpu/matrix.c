@@ -32,9 +32,11 @@ static int lay_out(struct kn_matrix *m)
     return __builtin_mul_overflow(m->tile_bytes, (size_t)m->tiles, &m->data_bytes) ? KN_ENOMEM : KN_OK;
 }
 
+/* Smaller matrices have their own allocation, which sanitisers watch. */
+#define OWN_MEMORY_BYTES ((size_t)64 << 10)
+
 int kn_matrix_new(struct kn_backend *b, const struct kn_matrix_spec *spec, struct kn_matrix **out)
 {
-    (void)b; /* any path reads what any path packed */
     *out = NULL;
     struct kn_matrix *m = calloc(1, sizeof *m);
     if (!m)
@@ -42,7 +44,11 @@ int kn_matrix_new(struct kn_backend *b, const struct kn_matrix_spec *spec, struc
     m->spec = *spec;
     int rc = lay_out(m);
     if (rc == KN_OK) {
-        m->data = kn_memory_new(m->data_bytes, &m->mapped);
+        /* any path reads what any path packed: the backend gives the memory only */
+        m->data = m->data_bytes < OWN_MEMORY_BYTES ? aligned_alloc(64, (m->data_bytes + 63) & ~(size_t)63)
+                                                   : kn_slab_carve(b, m->data_bytes, &m->slab);
+        if (m->data && !m->slab)
+            memset(m->data, 0, m->data_bytes);
         if (!m->data)
             rc = KN_ENOMEM;
     }
@@ -58,7 +64,10 @@ void kn_matrix_free(struct kn_matrix *m)
 {
     if (!m)
         return;
-    kn_memory_free(m->data, m->data_bytes, m->mapped);
+    if (m->slab)
+        kn_slab_release(m->slab);
+    else
+        free(m->data);
     free(m);
 }
 
