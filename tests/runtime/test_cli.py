@@ -3,10 +3,15 @@
 
   test_cli.py ISOTHERM        models in $ISOTHERM_TEST_MODELS
 """
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import unittest
+import urllib.request
 
 ISOTHERM = sys.argv.pop(1)
 MODELS = os.environ["ISOTHERM_TEST_MODELS"]
@@ -113,6 +118,57 @@ class Run(unittest.TestCase):
         result = isotherm("run", "--model", MODEL, "--context", "32", "-p", "word " * 200)
         self.assertEqual(result.returncode, 1)
         self.assertIn("the context of 32", result.stderr)
+
+
+class Serve(unittest.TestCase):
+    def serve(self, *arguments):
+        process = subprocess.Popen([ISOTHERM, "serve", "--model", MODEL, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True)
+        log = []
+        for line in process.stderr:
+            log.append(line)
+            if "http://127.0.0.1:" in line:
+                return process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line).group(1)), log
+        self.fail("".join(log))
+
+    def ask(self, port):
+        body = {"messages": [{"role": "user", "content": "A message that fills some pages. " * 8}], "max_tokens": 20, "temperature": 0}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    def stop(self, process, number):
+        process.send_signal(number)
+        log = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(process.wait(timeout=60), 0, log)
+        return log
+
+    def test_a_signal_flushes_what_was_just_published(self):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = ("--prefix-cache-disk", folder, "--prefix-cache-disk-size", "256M", "--kv-cache", "16M")
+            process, port, log = self.serve(*arguments)
+            if not any("Open disk cache" in line for line in log):
+                self.stop(process, signal.SIGTERM)
+                self.skipTest("no disk tier here")
+            self.ask(port)
+            self.stop(process, signal.SIGTERM)
+            process, port, _ = self.serve(*arguments)
+            answer = self.ask(port)
+            self.stop(process, signal.SIGINT)
+            prompt = answer["usage"]["prompt_tokens"]
+            self.assertEqual(answer["x_isotherm"]["tokens_disk"], (prompt - 1) // 16 * 16)
+
+    def test_json_lines(self):
+        process, _, log = self.serve("--log-format", "json")
+        log += self.stop(process, signal.SIGTERM).splitlines()
+        for line in log:
+            entry = json.loads(line)
+            self.assertEqual(sorted(entry), ["level", "message", "time"])
+
+    def test_a_signal_while_loading_ends_it(self):
+        process = subprocess.Popen([ISOTHERM, "serve", "--model", MODEL, "--port", "0"], stderr=subprocess.PIPE, text=True)
+        process.stderr.readline()  # its threads run, its signals are blocked
+        self.stop(process, signal.SIGTERM)
 
 
 if __name__ == "__main__":
