@@ -522,6 +522,7 @@ int main(int argc, char **argv)
                                             {"seconds", 1, NULL, 's'},
                                             {"cpu-time", 0, NULL, 'c'},
                                             {0}};
+    setvbuf(stdout, NULL, _IOLBF, 0);
     unsigned threads = 0;
     int only = -1, c;
     while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {

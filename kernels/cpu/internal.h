@@ -57,10 +57,9 @@ struct kn_out {
     bool accumulate;
 };
 
-#define KN_UNPACK_BLOCKS 18 /* blocks of 32 columns unpacked at a time: 2 tiles of them stay in a 48 KiB L1  \
-                             */
-#define KN_UNPACK_TILES 2
-#define KN_ROWS_AT_ONCE 128 /* rows of x a task multiplies with an unpacked tile */
+#define KN_UNPACK_BLOCKS 12 /* blocks of 32 columns unpacked at a time: 2 tiles of them take half an L1 */
+#define KN_UNPACK_TILES  2
+#define KN_ROWS_AT_ONCE  128 /* rows of x a task multiplies with an unpacked tile */
 #define KN_UNPACK_BYTES                                                                                      \
     (KN_UNPACK_TILES * KN_UNPACK_BLOCKS *                                                                    \
      (KN_BLOCK * KN_TILE * sizeof(int16_t) + 4 * KN_TILE * sizeof(float)))
@@ -74,8 +73,8 @@ struct kn_out {
 #define KN_SCORE_STRIDE (KN_ATTN_GROUP + 16)
 #define KN_QUERY_TILE   24 /* the most that any path takes at once */
 
-/* `queries` query vectors of one kv head against one group of positions. counts[i] (1..256): positions that
- * vector i sees. Gives for each the group's max, sum and weighted values. */
+/* `queries` query vectors of one kv head against one group of positions. counts[i] (1..256): positions
+ * that vector i sees. Gives for each the group's max, sum and weighted values. */
 struct kn_attn_job {
     enum kn_kv_dtype dtype;
     uint32_t head_dim;

@@ -139,7 +139,7 @@ INLINE void group_small(const struct kn_matrix *m, const uint8_t *p, bool q4, un
 {
     vi isum[SMALL_ROWS][2];
     UNROLL for (unsigned r = 0; r < R; r++) isum[r][0] = isum[r][1] = vi_set1(0);
-    UNROLL for (unsigned c = 0; c < group; c += 8)
+    ROLLED for (unsigned c = 0; c < group; c += 8)
     {
         vi w[4];
         if (q4)
@@ -270,7 +270,8 @@ INLINE void panel_blocks(const struct unpacked *u, uint32_t blocks, unsigned gro
             vi isum[PANEL_ROWS][UNPACK_TILES];
             UNROLL for (unsigned r = 0; r < R; r++) UNROLL for (unsigned t = 0; t < T; t++) isum[r][t] =
                 vi_set1(0);
-            for (unsigned j = 0; j < group; j += 2, w += 2 * KN_TILE, x += 2) {
+            ROLLED for (unsigned j = 0; j < group; j += 2, w += 2 * KN_TILE, x += 2)
+            {
                 vi wt[UNPACK_TILES];
                 UNROLL for (unsigned t = 0; t < T; t++) wt[t] = vi_load(w + t * pairs_stride);
                 UNROLL for (unsigned r = 0; r < R; r++)

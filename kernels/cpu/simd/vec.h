@@ -20,17 +20,20 @@
 #define KN_CAT(a, b)  KN_CAT_(a, b)
 #define KN_FN(name)   KN_CAT(name, KN_PATH)
 
-/* Loops over the registers of a tile, and functions made once for each tile shape. KN_COMPACT: neither, for
- * the scalar path (it has no registers to fill) and for sanitizers (instrumented, the copies take minutes to
- * compile). */
+/* UNROLL: loops over the registers of a tile; ROLLED: loops around those, which spill when unrolled; INLINE:
+ * functions made once for each tile shape. KN_COMPACT: neither, for the scalar path (it has no registers to
+ * fill) and for sanitizers (instrumented, the copies take minutes to compile). */
 #if defined(KN_COMPACT)
 #define UNROLL
+#define ROLLED
 #define INLINE static inline
 #else
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
+#define ROLLED _Pragma("clang loop unroll(disable)")
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define ROLLED _Pragma("GCC unroll 1")
 #endif
 #define INLINE static inline __attribute__((always_inline))
 #endif
