@@ -97,26 +97,31 @@ void gguf_bool(struct gguf_writer *w, const char *key, bool v)
     put(w, key, FMT_GGUF_BOOL, &byte, 1);
 }
 
+static void put_number(uint8_t *p, uint64_t v, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        p[i] = (uint8_t)(v >> (8 * i));
+}
+
 void gguf_string(struct gguf_writer *w, const char *key, const char *v)
 {
     uint8_t buf[256];
     uint64_t n = strlen(v);
     assert_true(n + 8 <= sizeof buf);
-    memcpy(buf, &n, 8);
-    memcpy(buf + 8, v, n);
+    put_number(buf, n, 8);
+    for (uint64_t i = 0; i < n; i++)
+        buf[8 + i] = (uint8_t)v[i];
     put(w, key, FMT_GGUF_STRING, buf, 8 + n);
 }
 
 void gguf_u32_array(struct gguf_writer *w, const char *key, size_t n, uint32_t v)
 {
     uint8_t buf[1024];
-    uint32_t type = FMT_GGUF_U32;
-    uint64_t count = n;
     assert_true(12 + 4 * n <= sizeof buf);
-    memcpy(buf, &type, 4);
-    memcpy(buf + 4, &count, 8);
+    put_number(buf, FMT_GGUF_U32, 4);
+    put_number(buf + 4, n, 8);
     for (size_t i = 0; i < n; i++)
-        memcpy(buf + 12 + 4 * i, &v, 4);
+        put_number(buf + 12 + 4 * i, v, 4);
     put(w, key, FMT_GGUF_ARRAY, buf, 12 + 4 * n);
 }
 

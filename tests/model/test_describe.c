@@ -36,7 +36,7 @@ static void the_description_holds_what_the_file_says(void **state)
         snprintf(key, sizeof key, "%s.rope.freq_base", want[i].architecture);
         gguf_f32(w, key, 5e5F);
         gguf_string(w, "general.name", "A tiny one");
-        struct eng_model_desc d;
+        struct eng_model_desc d = {0};
         assert_int_equal(describe(w, &d, err, sizeof err), ENG_OK);
         assert_string_equal(d.architecture, want[i].architecture);
         assert_string_equal(d.name, "A tiny one");
