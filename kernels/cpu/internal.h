@@ -156,7 +156,7 @@ struct kn_backend {
     const struct kn_attention_path *attn;
     const struct kn_rows_path *rows;
     struct kn_pool *pool;
-    struct kn_slab *slab; /* that weights are being carved from; NULL: none yet */
+    struct kn_slab *slab;      /* that weights are being carved from; NULL: none yet */
     struct kn_scratch workers; /* worker_stride bytes each: unpacked tiles and sums of a product */
     size_t worker_stride;
     struct kn_scratch activations; /* quantised x of the running product */
@@ -168,8 +168,8 @@ struct kn_backend {
 void *kn_memory_new(size_t bytes, bool *mapped);
 void kn_memory_free(void *p, size_t bytes, bool mapped);
 
-/* Zeroed, 64-byte aligned memory for weights, side by side in mappings that ask for huge pages. It lives until
- * its slab is released by everybody who carved from it, the backend included. NULL: no memory. */
+/* Zeroed, 64-byte aligned memory for weights, side by side in mappings that ask for huge pages. It lives
+ * until its slab is released by everybody who carved from it, the backend included. NULL: no memory. */
 struct kn_slab;
 void *kn_slab_carve(struct kn_backend *b, size_t bytes, struct kn_slab **slab);
 void kn_slab_release(struct kn_slab *s);
