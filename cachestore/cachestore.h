@@ -201,6 +201,7 @@ struct cs_stats {
     uint64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches, catalog_rows;
     uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
         dropped_index_full, dropped_disk_full;
+    uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;
 };

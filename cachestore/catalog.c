@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
-enum { KEY_BYTES = 17 };
+enum { KEY_BYTES = 17, NOTES_KEY_BYTES = 33 };
 static const char *const cf_names[N_CF] = {"default", "record", "meta"};
 static const char store_key[] = "store";
 static const char catalog_name[] = "catalog";
@@ -22,7 +22,7 @@ struct store_row {
     uint32_t format, epoch;
 };
 _Static_assert(sizeof(struct store_row) == 24, "docs/format.md");
-enum { STORE_ROW_FORMAT = 1 };
+enum { STORE_ROW_FORMAT = 2 };
 
 struct catalog {
     rocksdb_t *db;
@@ -55,11 +55,27 @@ static uint64_t get_big_endian(const char *in)
     return v;
 }
 
+static void put_id(char out[16], struct record_id id)
+{
+    put_big_endian(out, id.sequence);
+    put_big_endian(out + 8, id.nonce);
+}
+
+static struct record_id get_id(const char in[16])
+{
+    return (struct record_id){.sequence = get_big_endian(in), .nonce = get_big_endian(in + 8)};
+}
+
 static void key_make(char key[KEY_BYTES], enum catalog_kind kind, struct record_id id)
 {
     key[0] = kind_byte(kind);
-    put_big_endian(key + 1, id.sequence);
-    put_big_endian(key + 9, id.nonce);
+    put_id(key + 1, id);
+}
+
+static void notes_key_make(char key[NOTES_KEY_BYTES], struct record_id owner, struct record_id id)
+{
+    key_make(key, CATALOG_NOTES, owner);
+    put_id(key + KEY_BYTES, id);
 }
 
 /* Buffers follow the share of the budget: two memtables, their log and one level of tables must fit well
@@ -276,23 +292,22 @@ int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, c
     rocksdb_readoptions_set_fill_cache(ro, 0);
     rocksdb_readoptions_set_readahead_size(ro, 2u << 20);
     rocksdb_iterator_t *it = rocksdb_create_iterator_cf(c->db, ro, kind_cf(c, kind));
-    char first[KEY_BYTES] = {kind_byte(kind)}, last[KEY_BYTES];
-    memset(last, 0xff, sizeof last);
-    last[0] = first[0];
+    char first = kind_byte(kind), end = (char)(first + 1);
+    size_t want_len = kind == CATALOG_NOTES ? NOTES_KEY_BYTES : KEY_BYTES;
     void *aligned = NULL;
     size_t room = 0;
     int rc = CS_OK;
     if (newest_first)
-        rocksdb_iter_seek_for_prev(it, last, sizeof last);
+        rocksdb_iter_seek_for_prev(it, &end, 1);
     else
-        rocksdb_iter_seek(it, first, sizeof first);
+        rocksdb_iter_seek(it, &first, 1);
     for (; rc == CS_OK && rocksdb_iter_valid(it);
          newest_first ? rocksdb_iter_prev(it) : rocksdb_iter_next(it)) {
         size_t key_len, len;
         const char *key = rocksdb_iter_key(it, &key_len);
-        if (key_len == 0 || key[0] != first[0])
+        if (key_len == 0 || key[0] != first)
             break;
-        if (key_len != KEY_BYTES)
+        if (key_len != want_len)
             continue;
         const char *value = rocksdb_iter_value(it, &len);
         if (len > room || aligned == NULL) {
@@ -305,8 +320,10 @@ int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, c
             room = len + 64;
         }
         memcpy(aligned, value, len);
-        struct record_id id = {.sequence = get_big_endian(key + 1), .nonce = get_big_endian(key + 9)};
-        rc = fn(ctx, id, aligned, len);
+        struct catalog_row row = {.id = get_id(key + 1), .value = aligned, .len = len};
+        if (kind == CATALOG_NOTES)
+            row.notes = get_id(key + KEY_BYTES);
+        rc = fn(ctx, &row);
     }
     if (rc == CS_OK) {
         char *problem = NULL;
@@ -335,6 +352,30 @@ void catalog_delete(struct catalog *c, enum catalog_kind kind, struct record_id 
     char key[KEY_BYTES];
     key_make(key, kind, id);
     rocksdb_writebatch_delete_cf(c->batch, kind_cf(c, kind), key, sizeof key);
+}
+
+void catalog_put_notes(struct catalog *c, struct record_id owner, struct record_id id, const void *value,
+                       size_t len)
+{
+    char key[NOTES_KEY_BYTES];
+    notes_key_make(key, owner, id);
+    rocksdb_writebatch_put_cf(c->batch, c->cf[CF_RECORD], key, sizeof key, value, len);
+}
+
+void catalog_delete_notes(struct catalog *c, struct record_id owner, struct record_id id)
+{
+    char key[NOTES_KEY_BYTES];
+    notes_key_make(key, owner, id);
+    rocksdb_writebatch_delete_cf(c->batch, c->cf[CF_RECORD], key, sizeof key);
+}
+
+void catalog_delete_notes_of(struct catalog *c, struct record_id owner)
+{
+    char first[KEY_BYTES], end[NOTES_KEY_BYTES + 1];
+    key_make(first, CATALOG_NOTES, owner);
+    memcpy(end, first, sizeof first);
+    memset(end + sizeof first, 0xff, sizeof end - sizeof first); /* above every key of this owner */
+    rocksdb_writebatch_delete_range_cf(c->batch, c->cf[CF_RECORD], first, sizeof first, end, sizeof end);
 }
 
 void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch)

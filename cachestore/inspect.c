@@ -60,7 +60,7 @@ static int entry_add(struct cs_inspect *in, const struct fmt_record *r, const vo
     struct entry *e = &in->entries[in->n++];
     memset(e, 0, sizeof *e);
     e->parent = e->first_child = e->sibling = NONE;
-    e->row_hash = XXH3_64bits(row, fmt_record_row_bytes(r));
+    e->row_hash = XXH3_64bits(row, fmt_record_row_bytes(r) - r->notes_bytes); /* what a header has, too */
     e->first_run = r->runs[0];
     struct cs_span_info *s = &e->info;
     s->record_id[0] = r->id_nonce;
@@ -126,14 +126,15 @@ static struct entry *entry_find(const struct cs_inspect *in, uint64_t nonce, uin
     return compare_id(&e->info, nonce, sequence) == 0 ? e : NULL;
 }
 
-static int row_to_entry(void *ctx, struct record_id id, const void *value, size_t len)
+static int row_to_entry(void *ctx, const struct catalog_row *row)
 {
     struct cs_inspect *in = ctx;
     struct fmt_record r;
-    if (fmt_record_row_decode(value, len, &r) != FMT_RECORD_OK || r.id_nonce != id.nonce ||
-        r.id_sequence != id.sequence || memcmp(r.store_uuid, in->store.uuid, sizeof r.store_uuid) != 0)
+    if (fmt_record_row_decode(row->value, row->len, &r) != FMT_RECORD_OK || r.id_nonce != row->id.nonce ||
+        r.id_sequence != row->id.sequence || memcmp(r.store_uuid, in->store.uuid, sizeof r.store_uuid) != 0)
         return CS_OK; /* the next open deletes it */
-    return entry_add(in, &r, value);
+    in->info.n_notes += r.n_notes;
+    return entry_add(in, &r, row->value);
 }
 
 static int header_to_entry(void *ctx, const struct fmt_record *r, const void *header)
@@ -141,21 +142,21 @@ static int header_to_entry(void *ctx, const struct fmt_record *r, const void *he
     return entry_add(ctx, r, header);
 }
 
-static int row_to_use(void *ctx, struct record_id id, const void *value, size_t len)
+static int row_to_use(void *ctx, const struct catalog_row *row)
 {
-    struct entry *e = entry_find(ctx, id.nonce, id.sequence);
-    if (e != NULL && len == sizeof e->info.used_unix)
-        memcpy(&e->info.used_unix, value, sizeof e->info.used_unix);
+    struct entry *e = entry_find(ctx, row->id.nonce, row->id.sequence);
+    if (e != NULL && row->len == sizeof e->info.used_unix)
+        memcpy(&e->info.used_unix, row->value, sizeof e->info.used_unix);
     return CS_OK;
 }
 
-static int row_to_notes(void *ctx, struct record_id id, const void *value, size_t len)
+static int row_to_notes(void *ctx, const struct catalog_row *row)
 {
     struct cs_inspect *in = ctx;
-    struct fmt_note_row row;
-    (void)id;
-    if (fmt_note_row_decode(value, len, &row) == 0)
-        in->info.n_notes += row.n_notes;
+    size_t n_notes;
+    if (entry_find(in, row->id.nonce, row->id.sequence) != NULL &&
+        fmt_notes_check(row->value, row->len, &n_notes) == 0)
+        in->info.n_notes += n_notes;
     return CS_OK;
 }
 
@@ -193,11 +194,10 @@ static void adopt(struct cs_inspect *in, const struct fmt_record *r)
     }
 }
 
-static int row_adopts(void *ctx, struct record_id id, const void *value, size_t len)
+static int row_adopts(void *ctx, const struct catalog_row *row)
 {
     struct fmt_record r;
-    (void)id;
-    if (fmt_record_row_decode(value, len, &r) == FMT_RECORD_OK)
+    if (fmt_record_row_decode(row->value, row->len, &r) == FMT_RECORD_OK)
         adopt(ctx, &r);
     return CS_OK;
 }
@@ -233,7 +233,7 @@ static int load_entries(struct cs_inspect *in)
             catalog_close(in->catalog);
             in->catalog = NULL;
             in->n = 0;
-            in->info.payload_bytes = 0;
+            in->info.payload_bytes = in->info.n_notes = 0;
         }
     }
     if (in->catalog == NULL)

@@ -1,7 +1,7 @@
 /*
  * Opening a store that has something on disk: rows come in any order, spans are linked parents first. A row
  * that repeats another one loses to the newer record; a row whose chain of parents is broken leads nowhere
- * and is deleted, and so are notes without their owner.
+ * and is deleted, and its notes with it.
  */
 #include "cachestore/key.h"
 #include "cachestore/store.h"
@@ -195,10 +195,10 @@ static void link_notes(struct loader *l)
             b = notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, n->notes, n->n_notes,
                                  n->id.sequence);
         if (b) {
-            b->id = n->id;
+            b->row = n->id;
             b->stored = true;
-        } else {
-            s->tier->delete_notes(s->disk, n->id);
+        } else if (owner && !record_id_equal(n->id, n->owner)) {
+            s->tier->delete_notes(s->disk, n->owner, n->id);
         }
     }
 }

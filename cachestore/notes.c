@@ -102,8 +102,8 @@ static void note_remove(struct notes *n, struct index *ix, struct note *note)
 static void batch_remove(struct index *ix, const struct tier_vtable *tier, struct tier_disk *disk,
                          struct note_batch *b)
 {
-    if (b->stored && disk)
-        tier->delete_notes(disk, b->id);
+    if (b->stored && disk && !record_id_equal(b->row, b->owner->id))
+        tier->delete_notes(disk, b->owner->id, b->row);
     if (b->previous)
         b->previous->next = b->next;
     else
@@ -194,18 +194,40 @@ void notes_drop_locked(struct notes *n, struct index *ix, const struct tier_vtab
     }
 }
 
+static size_t batch_list(const struct note_batch *b, struct cs_note *out)
+{
+    size_t n = 0;
+    for (const struct note *note = b->notes; note; note = note->batch_next)
+        out[n++] = (struct cs_note){.key = note->key, .data = note->blob->bytes, .len = note->blob->len};
+    return n;
+}
+
+struct cs_note *notes_for_row_locked(struct span *owner, size_t *n_notes)
+{
+    size_t room = 0, n = 0;
+    for (const struct note_batch *b = owner->batches; b; b = b->next)
+        room += b->n_notes;
+    struct cs_note *notes = room ? malloc(room * sizeof *notes) : NULL;
+    for (struct note_batch *b = owner->batches; notes && b; b = b->next) {
+        n += batch_list(b, notes + n);
+        b->stored = true;
+        b->row = owner->id;
+    }
+    *n_notes = n;
+    return notes;
+}
+
 static void batch_store(const struct tier_vtable *tier, struct tier_disk *disk, struct note_batch *b)
 {
     struct cs_note *notes = malloc(b->n_notes * sizeof *notes);
     if (!notes)
         return;
-    size_t i = 0;
-    for (const struct note *note = b->notes; note; note = note->batch_next)
-        notes[i++] = (struct cs_note){.key = note->key, .data = note->blob->bytes, .len = note->blob->len};
-    b->id = tier->next_id(disk);
+    b->row = tier->next_id(disk);
     const struct note_record record = {
-        .id = b->id, .owner = b->owner->id, .notes = notes, .n_notes = b->n_notes};
-    b->stored = tier->write_notes(disk, &record) == CS_OK;
+        .id = b->row, .owner = b->owner->id, .notes = notes, .n_notes = batch_list(b, notes)};
+    if (tier->write_notes(disk, &record) != CS_OK)
+        b->row = b->owner->id; /* refused and counted: it has no row, and is not tried with every publish */
+    b->stored = true;
     free(notes);
 }
 
@@ -220,13 +242,10 @@ void notes_store_locked(const struct tier_vtable *tier, struct tier_disk *disk, 
             batch_store(tier, disk, b);
 }
 
-void notes_unstore_locked(const struct tier_vtable *tier, struct tier_disk *disk, struct span *owner)
+void notes_unstore_locked(struct span *owner)
 {
-    for (struct note_batch *b = owner->batches; b; b = b->next) {
-        if (b->stored)
-            tier->delete_notes(disk, b->id);
+    for (struct note_batch *b = owner->batches; b; b = b->next)
         b->stored = false;
-    }
 }
 
 struct note_blob *notes_find_locked(const struct notes *n, struct cs_key key)

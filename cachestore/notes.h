@@ -1,7 +1,11 @@
 /*
  * Notes: small opaque bytes under a caller's key, owned by a span and gone with it. The notes of one publish
- * are one batch, and one row on disk. The latest note of a key replaces an older one, whose batch goes once
- * it is empty. Their bytes count in the index.
+ * are one batch. The latest note of a key replaces an older one, whose batch goes once it is empty. Their
+ * bytes count in the index.
+ *
+ * On disk a batch lies in the row of its span if it was there when the span was handed over, and in a row of
+ * its own if it came later. Rows of their own are written once the span is durable, so that no row of notes
+ * is ever without its span.
  *
  * Threads: the store's lock is held, but for note_blob_unref.
  */
@@ -27,8 +31,8 @@ struct note_batch {
     struct span *owner;
     struct note *notes;
     uint32_t n_notes;
-    bool stored; /* has a row */
-    struct record_id id;
+    bool stored;          /* was handed to the tier */
+    struct record_id row; /* then: the owner's id in the owner's row, otherwise the id of its own */
 };
 
 struct notes {
@@ -49,10 +53,14 @@ struct note_batch *notes_add_locked(struct notes *n, struct index *ix, const str
 /* Drops all notes of a span, in memory and on disk. */
 void notes_drop_locked(struct notes *n, struct index *ix, const struct tier_vtable *tier,
                        struct tier_disk *disk, struct span *owner);
-/* Writes the rows of the owner's batches that have none. The owner's record id must be known. */
+/* The owner's notes for the row of the record it is about to get (its id is known): an array that the caller
+ * frees and whose bytes live until the lock is released. NULL: there are none (or no memory: they get rows of
+ * their own). */
+struct cs_note *notes_for_row_locked(struct span *owner, size_t *n_notes);
+/* Writes a row for each of the owner's batches that was not handed over yet. The owner is durable. */
 void notes_store_locked(const struct tier_vtable *tier, struct tier_disk *disk, struct span *owner);
-/* The owner's record is gone: its rows go too, the notes stay in memory. */
-void notes_unstore_locked(const struct tier_vtable *tier, struct tier_disk *disk, struct span *owner);
+/* The owner's record is gone, and the rows with it; the notes stay in memory. */
+void notes_unstore_locked(struct span *owner);
 /* The bytes of a note with one more reference; NULL: none. */
 struct note_blob *notes_find_locked(const struct notes *n, struct cs_key key);
 void note_blob_unref(struct note_blob *b);

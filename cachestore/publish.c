@@ -95,8 +95,8 @@ static void add_notes(struct cs_sequence *q, const struct cs_note *notes, size_t
         s->totals.dropped_index_full++;
         return;
     }
-    /* Otherwise the row goes out with its owner's. */
-    if (owner->disk == SPAN_DISK_WRITING || owner->disk == SPAN_DISK_DURABLE)
+    /* Otherwise they go out in their owner's row, or behind it. */
+    if (owner->disk == SPAN_DISK_DURABLE)
         notes_store_locked(s->tier, s->disk, owner);
 }
 

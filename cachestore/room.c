@@ -83,7 +83,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
 
 void room_drop_record_locked(struct cs_store *s, struct span *sp)
 {
-    notes_unstore_locked(s->tier, s->disk, sp);
+    notes_unstore_locked(sp);
     s->tier->delete_span(s->disk, sp->id);
     sp->id = (struct record_id){0};
     sp->disk_bytes = 0;

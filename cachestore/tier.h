@@ -17,7 +17,7 @@ struct tier_vtable {
     int (*write_notes)(struct tier_disk *t, const struct note_record *n);
     void (*read)(struct tier_disk *t, struct tier_read *const *reads, size_t n);
     void (*delete_span)(struct tier_disk *t, struct record_id id);
-    void (*delete_notes)(struct tier_disk *t, struct record_id id);
+    void (*delete_notes)(struct tier_disk *t, struct record_id owner, struct record_id id);
     void (*touch)(struct tier_disk *t, struct record_id id, int64_t used_unix);
     void (*kick)(struct tier_disk *t);
     uint64_t (*pending_bytes)(const struct tier_disk *t);

@@ -26,7 +26,7 @@ struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id)
     if (t->table_size == 0)
         return NULL;
     struct disk_record *rec = t->table[table_slot(t, id)];
-    while (rec != NULL && (rec->id.sequence != id.sequence || rec->id.nonce != id.nonce))
+    while (rec != NULL && !record_id_equal(rec->id, id))
         rec = rec->table_next;
     return rec;
 }
@@ -176,6 +176,37 @@ static void unlock_and_wake(struct tier_disk *t)
     pthread_mutex_unlock(&t->lock);
 }
 
+/* Notes as they will lie in a row. What cannot be had is counted. */
+static int notes_encode(struct tier_disk *t, const struct cs_note *notes, size_t n_notes, void **out,
+                        size_t *len)
+{
+    size_t data_bytes = 0;
+    int rc = CS_OK;
+    void *buf = NULL;
+    for (size_t i = 0; i < n_notes && rc == CS_OK; i++) {
+        data_bytes += notes[i].len;
+        if (notes[i].len > FMT_NOTE_BYTES_MAX)
+            rc = CS_EINVAL;
+    }
+    size_t bytes = fmt_notes_bytes(n_notes, data_bytes), at = 0;
+    if (rc == CS_OK && atomic_load(&t->stats.catalog_bytes) + bytes > t->catalog_share)
+        rc = CS_EFULL;
+    if (rc == CS_OK && (buf = malloc(bytes + 1)) == NULL)
+        rc = CS_ENOMEM;
+    if (rc != CS_OK) {
+        atomic_fetch_add(&t->stats.dropped_notes, n_notes);
+        return rc;
+    }
+    for (size_t i = 0; i < n_notes; i++) {
+        const struct cs_note *note = &notes[i];
+        struct fmt_note f = {.key = {note->key.lo, note->key.hi}, .data = note->data, .len = note->len};
+        at = fmt_notes_add(&f, buf, at);
+    }
+    *out = buf;
+    *len = bytes;
+    return CS_OK;
+}
+
 void tier_disk_write(struct tier_disk *t, struct tier_write *w)
 {
     const struct span_record *s = &w->record;
@@ -189,6 +220,10 @@ void tier_disk_write(struct tier_disk *t, struct tier_write *w)
      * table. */
     struct disk_record *rec = tier_record_new(t, &r);
     uint64_t bytes = rec != NULL ? rec->bytes : 0;
+    w->tier_notes = NULL;
+    w->tier_notes_bytes = 0;
+    if (w->n_notes > 0)
+        (void)notes_encode(t, w->notes, w->n_notes, &w->tier_notes, &w->tier_notes_bytes);
     pthread_mutex_lock(&t->lock);
     if (rec != NULL) {
         rec->used_unix = s->used_unix;
@@ -219,11 +254,16 @@ void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t 
     unlock_and_wake(t);
 }
 
+void tier_row_op_free(struct row_op *op)
+{
+    free(op->value);
+    free(op);
+}
+
+/* Lock held; released on return. */
 static void push_row(struct tier_disk *t, struct row_op *op)
 {
-    op->next = NULL;
-    atomic_fetch_add(&t->pending, op->pending_bytes);
-    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->pending, op->len);
     *t->in_rows_tail = op;
     t->in_rows_tail = &op->next;
     unlock_and_wake(t);
@@ -231,40 +271,34 @@ static void push_row(struct tier_disk *t, struct row_op *op)
 
 int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n)
 {
-    size_t data_bytes = 0;
-    for (size_t i = 0; i < n->n_notes; i++) {
-        if (n->notes[i].len > FMT_NOTE_BYTES_MAX)
-            return CS_EINVAL;
-        data_bytes += n->notes[i].len;
+    struct row_op *op = calloc(1, sizeof *op);
+    int rc = op == NULL ? CS_ENOMEM : notes_encode(t, n->notes, n->n_notes, &op->value, &op->len);
+    if (rc != CS_OK) {
+        free(op);
+        return rc;
     }
-    if (n->n_notes > UINT32_MAX)
-        return CS_EINVAL;
-    size_t len = fmt_note_row_bytes((uint32_t)n->n_notes, data_bytes);
-    if (atomic_load(&t->stats.catalog_bytes) + len > t->catalog_share)
-        return CS_EFULL;
-    struct row_op *op = malloc(sizeof *op + len);
-    if (op == NULL)
-        return CS_ENOMEM;
-    *op = (struct row_op){.id = n->id, .put = true, .len = len, .pending_bytes = len};
-    struct fmt_note_row row = {
-        .owner_nonce = n->owner.nonce, .owner_sequence = n->owner.sequence, .n_notes = (uint32_t)n->n_notes};
-    memcpy(row.fingerprint, t->fingerprint, sizeof row.fingerprint);
-    size_t at = fmt_note_row_begin(&row, op->value);
-    for (size_t i = 0; i < n->n_notes; i++) {
-        const struct cs_note *note = &n->notes[i];
-        struct fmt_note f = {.key = {note->key.lo, note->key.hi}, .data = note->data, .len = note->len};
-        at = fmt_note_row_add(&f, op->value, at);
+    op->owner = n->owner;
+    op->id = n->id;
+    pthread_mutex_lock(&t->lock);
+    struct disk_record *rec = tier_record_find(t, n->owner);
+    if (rec == NULL || atomic_load(&rec->deleted)) {
+        pthread_mutex_unlock(&t->lock);
+        tier_row_op_free(op);
+        return CS_ENOTFOUND;
     }
+    rec->note_rows = true;
     push_row(t, op);
     return CS_OK;
 }
 
-void tier_disk_delete_notes(struct tier_disk *t, struct record_id id)
+void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct record_id id)
 {
-    struct row_op *op = malloc(sizeof *op);
+    struct row_op *op = calloc(1, sizeof *op);
     if (op == NULL)
-        return; /* the row is an orphan then, and goes at the next open */
-    *op = (struct row_op){.id = id, .put = false};
+        return; /* the row then goes with its span */
+    op->owner = owner;
+    op->id = id;
+    pthread_mutex_lock(&t->lock);
     push_row(t, op);
 }
 
@@ -334,6 +368,7 @@ void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
     out->corrupt_payload = atomic_load(&s->corrupt_payload);
     out->io_errors = atomic_load(&s->io_errors);
     out->dropped_disk_full = atomic_load(&s->dropped_disk_full);
+    out->dropped_notes = atomic_load(&s->dropped_notes);
     out->sqes = atomic_load(&s->sqes);
     out->submissions = atomic_load(&s->submissions);
 }

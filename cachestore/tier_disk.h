@@ -27,6 +27,10 @@ struct tier_disk;
 struct record_id {
     uint64_t nonce, sequence;
 };
+static inline bool record_id_equal(struct record_id a, struct record_id b)
+{
+    return a.nonce == b.nonce && a.sequence == b.sequence;
+}
 
 /* What a span's record says of itself; also what the catalogue gives back at open. */
 struct span_record {
@@ -40,7 +44,8 @@ struct span_record {
     int64_t created_unix, used_unix;
 };
 
-/* Notes published together: one catalogue row. owner: the span they live and die with. */
+/* Notes that lie in one catalogue row: id is owner in the row of the span itself, otherwise the row is their
+ * own. owner: the span they live and die with. */
 struct note_record {
     struct record_id id;
     struct record_id owner;
@@ -61,9 +66,10 @@ enum tier_result {
 
 struct tier_disk_events {
     /* Called by tier_disk_open, on the caller's thread, for every row of this fingerprint and geometry: spans
-     * first, newest first (so of two rows with one key the first is the one to keep; parents in any order),
-     * then notes, newest first, of spans that were kept. The record is valid during the call. Return 0 to
-     * keep it, anything else to have the tier delete it. on_span may be NULL (keeps all). */
+     * newest first (so of two rows with one key the first is the one to keep; parents in any order), each
+     * followed by the notes in it if it was kept; then, in any order, notes in rows of their own, of spans
+     * that were kept. The record is valid during the call. on_span returns 0 to keep it, anything else to
+     * have the tier delete it; on_notes 0, or a CS_E code that ends the open. Either may be NULL. */
     int (*on_span)(void *ctx, const struct span_record *r, uint64_t disk_bytes);
     int (*on_notes)(void *ctx, const struct note_record *n);
     void *ctx;
@@ -92,13 +98,19 @@ struct record_id tier_disk_next_id(struct tier_disk *t);
 struct tier_write {
     struct span_record record;
     void *const *pages; /* n_pages pointers, 4096-aligned, stride bytes each */
+    /* Go into the span's own row. Copied before the call returns. Where the catalogue has outgrown its share,
+     * or without memory, the span is written without them and they are counted (dropped_notes). */
+    const struct cs_note *notes;
+    size_t n_notes;
     void (*durable)(void *ctx, struct tier_write *w, enum tier_result result);
     void *ctx;
     struct tier_write *tier_next; /* the tier's, while queued */
+    void *tier_notes;
+    size_t tier_notes_bytes;
 };
 void tier_disk_write(struct tier_disk *t, struct tier_write *w);
-/* Copied; committed with the next batch. CS_OK, CS_ENOMEM, CS_EFULL (the catalogue has outgrown its share).
- */
+/* A row of its own for notes of a span that is durable already. Copied; committed with the next batch. CS_OK;
+ * CS_ENOTFOUND: no such span, or it was deleted; CS_ENOMEM, CS_EFULL: as above, and counted. */
 int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n);
 
 /* Queue reads of pages [first_page, first_page + n_pages) of records straight into pages[], verified (header,
@@ -117,11 +129,13 @@ struct tier_read {
 };
 void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t n);
 
-/* Forget a record (unknown ids are ignored): its row is deleted first, then its chunks become free. Safe
- * while reads of it are in flight (they end as they would have). A write that is not durable yet ends as
- * TIER_CANCELLED, or as TIER_OK when it was too late to stop it; it is gone all the same. */
+/* Forget a record (unknown ids are ignored): its row and those of its notes are deleted first, then its
+ * chunks become free. Safe while reads of it are in flight (they end as they would have). A write that is not
+ * durable yet ends as TIER_CANCELLED, or as TIER_OK when it was too late to stop it; it is gone all the same.
+ */
 void tier_disk_delete(struct tier_disk *t, struct record_id id);
-void tier_disk_delete_notes(struct tier_disk *t, struct record_id id);
+/* One row of notes of a span that stays. */
+void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct record_id id);
 /* Note a use, persisted in batches. */
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix);
 
@@ -134,8 +148,8 @@ uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
 /* Fills the disk fields and the disk's totals (disk_on, disk_engine, disk_bytes, disk_budget, disk_spans,
  * pending_bytes, records_foreign, spans_written, bytes_written, spans_read, bytes_read, syncs,
  * catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors,
- * dropped_disk_full, sqes, submissions); leaves the others alone. spans_read and bytes_read count verified
- * ones. */
+ * dropped_disk_full, dropped_notes, sqes, submissions); leaves the others alone. spans_read and bytes_read
+ * count verified ones. */
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *io_part);
 /* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. Not from a
  * completion. */

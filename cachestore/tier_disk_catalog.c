@@ -32,10 +32,10 @@ static void group_commit(struct tier_disk *t, struct group *g)
     for (struct transfer *x = g->writes; x != NULL; x = x->next)
         catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
     for (struct row_op *row = g->rows; row != NULL; row = row->next) {
-        if (row->put)
-            catalog_put(c, CATALOG_NOTES, row->id, row->value, row->len);
+        if (row->value != NULL)
+            catalog_put_notes(c, row->owner, row->id, row->value, row->len);
         else
-            catalog_delete(c, CATALOG_NOTES, row->id);
+            catalog_delete_notes(c, row->owner, row->id);
     }
     for (size_t i = 0; i < g->n_touches; i++)
         catalog_put(c, CATALOG_USED, g->touches[i].id, &g->touches[i].used_unix,
@@ -43,6 +43,8 @@ static void group_commit(struct tier_disk *t, struct group *g)
     for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
         catalog_delete(c, CATALOG_SPAN, rec->id);
         catalog_delete(c, CATALOG_USED, rec->id);
+        if (rec->note_rows)
+            catalog_delete_notes_of(c, rec->id);
     }
     unsigned rows = catalog_batch_rows(c);
     g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL);

@@ -48,6 +48,7 @@ struct disk_record {
     uint8_t state;
     bool foreign;        /* of another fingerprint or geometry: never served, first to leave */
     bool counted;        /* its bytes are in `committed`; under lock */
+    bool note_rows;      /* may have notes in rows of their own; under lock, fixed once deleted */
     atomic_bool deleted; /* asked for; no read begins */
     bool delete_seen;    /* the I/O thread has taken the delete from the inbox */
     bool dying;          /* counted in n_dying: its chunks will be free before long */
@@ -81,11 +82,9 @@ struct transfer {
 /* A change of a row that has no chunks: notes written or deleted. */
 struct row_op {
     struct row_op *next;
-    struct record_id id;
-    uint64_t pending_bytes;
-    bool put;
+    struct record_id owner, id;
+    void *value; /* NULL: delete */
     size_t len;
-    uint8_t value[];
 };
 
 struct touch {
@@ -110,8 +109,8 @@ struct group {
 
 struct tier_stats {
     atomic_uint_fast64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches,
-        catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full, sqes,
-        submissions, spans, records_foreign, volume_bytes, catalog_bytes, memory_bytes;
+        catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full,
+        dropped_notes, sqes, submissions, spans, records_foreign, volume_bytes, catalog_bytes, memory_bytes;
 };
 
 /* Makes the I/O thread's engine; called on that thread. 0 or -errno with a reason. */
@@ -172,6 +171,7 @@ struct tier_disk {
     struct disk_record *row_deletes;
     unsigned n_dying; /* records whose chunks will be free once deletes and reads have ended */
     bool flushing, deleting, kick, closing, cancel_all;
+    bool notes_dropped_said;
     bool flush_timer;
     uint64_t flush_at_ms;
     struct disk_record **foreign; /* oldest use first */
@@ -192,6 +192,7 @@ int tier_record_insert(struct tier_disk *t, struct disk_record *rec); /* lock he
 struct disk_record *tier_record_new(const struct tier_disk *t, const struct fmt_record *r);
 void tier_record_remove(struct tier_disk *t, struct disk_record *rec); /* lock held */
 void tier_record_free(struct disk_record *rec);
+void tier_row_op_free(struct row_op *op);
 int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs);
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

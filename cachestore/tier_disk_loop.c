@@ -63,8 +63,15 @@ static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_resul
     uint64_t bytes = tier_disk_record_bytes(t, w->record.n_pages);
     if (result == TIER_EIO)
         atomic_fetch_add(&t->stats.io_errors, 1);
+    free(w->tier_notes);
     w->durable(w->ctx, w, result);
     atomic_fetch_sub(&t->pending, bytes);
+}
+
+static void row_end(struct tier_disk *t, struct row_op *row)
+{
+    atomic_fetch_sub(&t->pending, row->len);
+    tier_row_op_free(row);
 }
 
 /* A write that ends without a row. */
@@ -278,6 +285,22 @@ static void sync_failed(struct tier_disk *t)
         x->error = x->error != 0 ? x->error : -EIO;
 }
 
+/* Takes the rows out whose span's delete has been seen: it may reach the catalogue before them. */
+static void rows_of_deleted_drop(struct tier_disk *t, struct group *g)
+{
+    for (struct row_op **at = &g->rows, *row; (row = *at) != NULL;) {
+        pthread_mutex_lock(&t->lock);
+        const struct disk_record *owner = tier_record_find(t, row->owner);
+        pthread_mutex_unlock(&t->lock);
+        if (owner != NULL && !owner->delete_seen) {
+            at = &row->next;
+            continue;
+        }
+        *at = row->next;
+        row_end(t, row);
+    }
+}
+
 /* The volumes of a group are synced: on to the catalogue, without what failed or was deleted meanwhile. */
 static void group_synced(struct tier_disk *t, struct group *g)
 {
@@ -301,6 +324,7 @@ static void group_synced(struct tier_disk *t, struct group *g)
         }
     }
     g->writes = keep;
+    rows_of_deleted_drop(t, g);
     free(g->syncs);
     g->syncs = NULL;
     group_send(t, g);
@@ -406,8 +430,7 @@ static void flush_end(struct tier_disk *t, struct group *g)
     struct row_op *row;
     while ((row = g->rows) != NULL) {
         g->rows = row->next;
-        atomic_fetch_sub(&t->pending, row->pending_bytes);
-        free(row);
+        row_end(t, row);
     }
     free(g->touches);
 }
@@ -493,8 +516,7 @@ static void cancel_everything(struct tier_disk *t)
     struct row_op *row;
     while ((row = t->rows) != NULL) {
         t->rows = row->next;
-        atomic_fetch_sub(&t->pending, row->pending_bytes);
-        free(row);
+        row_end(t, row);
     }
     t->rows_tail = &t->rows;
     t->n_touches = 0;
@@ -564,6 +586,12 @@ void *tier_io_main(void *arg)
         if (t->kick && !t->flushing && t->writes == NULL && t->writing == NULL && !flush_has_work(t))
             t->kick = false;
         publish_counters(t);
+        if (!t->notes_dropped_said && atomic_load(&t->stats.dropped_notes) > 0) {
+            t->notes_dropped_said = true;
+            tier_log(t, CS_LOG_WARN,
+                     "disk cache: the catalogue has outgrown its share of the budget: notes are not written "
+                     "until it shrinks");
+        }
         pthread_mutex_lock(&t->lock);
         bool inbox_empty = t->in_reads == NULL && t->in_writes == NULL && t->in_rows == NULL &&
                            t->in_deletes == NULL && t->n_in_touches == 0 && t->from_catalog == NULL &&

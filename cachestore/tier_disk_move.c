@@ -336,6 +336,8 @@ static int write_describe(struct transfer *x, uint64_t *sums)
         uint64_t seed = fmt_record_page_seed(r.store_uuid, r.id_nonce, r.id_sequence, i);
         sums[i] = fmt_record_page_sum(x->w->pages[i], t->stride, seed);
     }
+    r.notes = x->w->tier_notes;
+    r.notes_bytes = x->w->tier_notes_bytes;
     x->row_bytes = fmt_record_row_bytes(&r);
     x->row = malloc(x->row_bytes);
     if (x->row == NULL)

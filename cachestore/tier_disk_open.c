@@ -36,14 +36,15 @@ struct load {
     size_t n_records, room;
 };
 
-static int load_span(void *ctx, struct record_id id, const void *value, size_t len)
+static int load_span(void *ctx, const struct catalog_row *row)
 {
     struct load *l = ctx;
+    struct record_id id = row->id;
     struct tier_disk *t = l->t;
     struct fmt_record r;
     if (id.sequence > l->max_sequence)
         l->max_sequence = id.sequence;
-    if (fmt_record_row_decode(value, len, &r) != FMT_RECORD_OK || r.id_nonce != id.nonce ||
+    if (fmt_record_row_decode(row->value, row->len, &r) != FMT_RECORD_OK || r.id_nonce != id.nonce ||
         r.id_sequence != id.sequence || memcmp(r.store_uuid, t->store.uuid, sizeof r.store_uuid) != 0 ||
         r.chunk_bytes != t->chunk_bytes) {
         catalog_delete(t->catalog, CATALOG_SPAN, id);
@@ -103,24 +104,46 @@ static int load_spans(struct load *l)
     return rc;
 }
 
-static int load_used(void *ctx, struct record_id id, const void *value, size_t len)
+static int load_used(void *ctx, const struct catalog_row *row)
 {
     struct load *l = ctx;
-    struct disk_record *rec = tier_record_find(l->t, id);
-    if (rec != NULL && len == sizeof rec->used_unix)
-        memcpy(&rec->used_unix, value, sizeof rec->used_unix);
+    struct disk_record *rec = tier_record_find(l->t, row->id);
+    if (rec != NULL && row->len == sizeof rec->used_unix)
+        memcpy(&rec->used_unix, row->value, sizeof rec->used_unix);
     else
-        catalog_delete(l->t->catalog, CATALOG_USED, id);
+        catalog_delete(l->t->catalog, CATALOG_USED, row->id);
     return CS_OK;
 }
 
-static int report_span(void *ctx, struct record_id id, const void *value, size_t len)
+/* n_notes notes at `list`, which was checked. */
+static int report_notes(const struct load *l, struct record_id owner, struct record_id id, const void *list,
+                        size_t n_notes)
+{
+    if (n_notes == 0 || l->events->on_notes == NULL)
+        return CS_OK;
+    struct cs_note *notes = calloc(n_notes, sizeof *notes);
+    if (notes == NULL)
+        return CS_ENOMEM;
+    size_t at = 0;
+    for (size_t i = 0; i < n_notes; i++) {
+        struct fmt_note f;
+        fmt_notes_next(list, &at, &f);
+        notes[i] = (struct cs_note){.key = {f.key[0], f.key[1]}, .data = f.data, .len = f.len};
+    }
+    struct note_record n = {.id = id, .owner = owner, .notes = notes, .n_notes = n_notes};
+    int rc = l->events->on_notes(l->events->ctx, &n);
+    free(notes);
+    return rc;
+}
+
+static int report_span(void *ctx, const struct catalog_row *row)
 {
     struct load *l = ctx;
     struct tier_disk *t = l->t;
+    struct record_id id = row->id;
     struct disk_record *rec = tier_record_find(t, id);
     struct fmt_record r;
-    if (rec == NULL || rec->foreign || fmt_record_row_decode(value, len, &r) != FMT_RECORD_OK)
+    if (rec == NULL || rec->foreign || fmt_record_row_decode(row->value, row->len, &r) != FMT_RECORD_OK)
         return CS_OK;
     struct span_record s = {.id = id,
                             .key = {r.key[0], r.key[1]},
@@ -132,7 +155,7 @@ static int report_span(void *ctx, struct record_id id, const void *value, size_t
                             .used_unix = rec->used_unix};
     memcpy(s.tenant.id, r.tenant, sizeof s.tenant.id);
     if (l->events->on_span == NULL || l->events->on_span(l->events->ctx, &s, rec->bytes) == 0)
-        return CS_OK;
+        return report_notes(l, id, id, r.notes, r.n_notes);
     catalog_delete(t->catalog, CATALOG_SPAN, id);
     catalog_delete(t->catalog, CATALOG_USED, id);
     volumes_release(&t->volumes, rec->runs, rec->n_runs);
@@ -142,38 +165,20 @@ static int report_span(void *ctx, struct record_id id, const void *value, size_t
     return CS_OK;
 }
 
-static int report_notes(void *ctx, struct record_id id, const void *value, size_t len)
+static int report_note_row(void *ctx, const struct catalog_row *row)
 {
     struct load *l = ctx;
     struct tier_disk *t = l->t;
-    struct fmt_note_row row;
-    if (id.sequence > l->max_sequence)
-        l->max_sequence = id.sequence;
-    if (fmt_note_row_decode(value, len, &row) != 0)
-        goto drop;
-    struct record_id owner = {.nonce = row.owner_nonce, .sequence = row.owner_sequence};
-    const struct disk_record *rec = tier_record_find(t, owner);
-    if (rec == NULL)
-        goto drop;
-    if (rec->foreign || l->events->on_notes == NULL)
+    size_t n_notes;
+    if (row->notes.sequence > l->max_sequence)
+        l->max_sequence = row->notes.sequence;
+    struct disk_record *owner = tier_record_find(t, row->id);
+    if (owner == NULL || fmt_notes_check(row->value, row->len, &n_notes) != 0) {
+        catalog_delete_notes(t->catalog, row->id, row->notes);
         return CS_OK;
-    struct cs_note *notes = calloc(row.n_notes + 1u, sizeof *notes);
-    if (notes == NULL)
-        return CS_ENOMEM;
-    size_t at = 0;
-    for (uint32_t i = 0; i < row.n_notes; i++) {
-        struct fmt_note f;
-        fmt_note_row_next(value, &at, &f);
-        notes[i] = (struct cs_note){.key = {f.key[0], f.key[1]}, .data = f.data, .len = f.len};
     }
-    struct note_record n = {.id = id, .owner = owner, .notes = notes, .n_notes = row.n_notes};
-    int keep = l->events->on_notes(l->events->ctx, &n);
-    free(notes);
-    if (keep == 0)
-        return CS_OK;
-drop:
-    catalog_delete(t->catalog, CATALOG_NOTES, id);
-    return CS_OK;
+    owner->note_rows = true;
+    return owner->foreign ? CS_OK : report_notes(l, row->id, row->notes, row->value, n_notes);
 }
 
 static void forget_rows(struct tier_disk *t)
@@ -260,7 +265,7 @@ static int load(struct tier_disk *t, const struct tier_disk_events *events, char
     if (rc == CS_OK)
         rc = catalog_scan(t->catalog, CATALOG_SPAN, true, report_span, &l);
     if (rc == CS_OK)
-        rc = catalog_scan(t->catalog, CATALOG_NOTES, true, report_notes, &l);
+        rc = catalog_scan(t->catalog, CATALOG_NOTES, false, report_note_row, &l);
     if ((l.max_sequence >> SEQUENCE_EPOCH_BITS) > epoch)
         epoch = (uint32_t)(l.max_sequence >> SEQUENCE_EPOCH_BITS);
     if (rc == CS_OK && epoch == UINT32_MAX)

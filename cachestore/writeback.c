@@ -76,7 +76,7 @@ void writeback_cancel_locked(struct cs_store *s, struct span *sp)
 /* The write ended without a record. */
 static void write_lost(struct cs_store *s, struct span *sp)
 {
-    notes_unstore_locked(s->tier, s->disk, sp);
+    notes_unstore_locked(sp);
     sp->id = (struct record_id){0};
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
 }
@@ -87,6 +87,7 @@ static void span_written(struct cs_store *s, struct span *sp)
     sp->drop_counted = false;
     sp->write_retries = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
+    notes_store_locked(s->tier, s->disk, sp); /* what came while it was being written */
     /* Children that could not be written while their parent was not on disk. */
     for (struct span *child = sp->first_child; child; child = child->next_sibling)
         writeback_enqueue_locked(s, child);
@@ -133,6 +134,8 @@ static bool write_span(struct cs_store *s, struct span *sp)
     for (uint32_t i = 0; i < sp->n_pages; i++)
         sw->pages[i] = arena_address(&s->arena, sp->page[i]);
     sp->id = s->tier->next_id(s->disk);
+    size_t n_notes;
+    struct cs_note *notes = notes_for_row_locked(sp, &n_notes);
     sp->touched_unix = (int64_t)time(NULL);
     sw->s = s;
     sw->span = sp;
@@ -146,14 +149,15 @@ static bool write_span(struct cs_store *s, struct span *sp)
                                                .created_unix = sp->created_unix,
                                                .used_unix = sp->touched_unix},
                                     .pages = sw->pages,
+                                    .notes = notes,
+                                    .n_notes = n_notes,
                                     .durable = span_durable,
                                     .ctx = sw};
     backlog_unlink(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_WRITING);
     s->writing_bytes += span_payload_bytes(s, sp);
-    /* Rows of notes go first: they are then in the same batch as the span's row, or in an earlier one. */
-    notes_store_locked(s->tier, s->disk, sp);
     s->tier->write(s->disk, &sw->write);
+    free(notes);
     return true;
 }
 

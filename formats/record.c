@@ -4,9 +4,10 @@
  * The fields before the lists are one struct with asserted offsets; runs, ids and page checksums follow it in
  * that order, each at the end of the one before (checksums at the next multiple of 8); the header's own
  * checksum is its last 8 bytes, over everything before it. A row of the catalogue is the same bytes up to the
- * end of the ids, so one check serves both.
+ * end of the ids, so one check serves both; the span's notes follow there.
  */
 #include "formats/record.h"
+#include "formats/note_row.h"
 
 #include <string.h>
 #include <xxhash.h>
@@ -220,13 +221,14 @@ static void fixed_from(const struct fmt_record *r, uint64_t header_bytes, struct
     f->created_unix = r->created_unix;
 }
 
-size_t fmt_record_row_bytes(const struct fmt_record *r)
+/* What a header and a row begin with. */
+static size_t common_bytes(const struct fmt_record *r)
 {
     return FMT_RECORD_FIXED_BYTES + (size_t)r->n_runs * sizeof(struct fmt_record_run) +
            (size_t)r->n_pages * r->page_tokens * 4;
 }
 
-int fmt_record_row_encode(const struct fmt_record *r, void *out, size_t row_bytes)
+static int common_encode(const struct fmt_record *r, void *out)
 {
     uint64_t header = fmt_record_header_bytes(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes);
     int rc = fields_check(r, header);
@@ -234,8 +236,6 @@ int fmt_record_row_encode(const struct fmt_record *r, void *out, size_t row_byte
         rc = runs_check(r);
     if (rc != FMT_RECORD_OK)
         return rc;
-    if (row_bytes != fmt_record_row_bytes(r))
-        return FMT_RECORD_ESIZE;
     struct record_fixed fixed;
     fixed_from(r, header, &fixed);
     uint8_t *p = out;
@@ -247,6 +247,21 @@ int fmt_record_row_encode(const struct fmt_record *r, void *out, size_t row_byte
     return FMT_RECORD_OK;
 }
 
+size_t fmt_record_row_bytes(const struct fmt_record *r)
+{
+    return common_bytes(r) + r->notes_bytes;
+}
+
+int fmt_record_row_encode(const struct fmt_record *r, void *out, size_t row_bytes)
+{
+    if (row_bytes != fmt_record_row_bytes(r))
+        return FMT_RECORD_ESIZE;
+    int rc = common_encode(r, out);
+    if (rc == FMT_RECORD_OK && r->notes_bytes > 0)
+        memcpy((uint8_t *)out + common_bytes(r), r->notes, r->notes_bytes);
+    return rc;
+}
+
 int fmt_record_encode(const struct fmt_record *r, void *out, size_t header_bytes)
 {
     if (header_bytes != fmt_record_header_bytes(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes) ||
@@ -254,7 +269,7 @@ int fmt_record_encode(const struct fmt_record *r, void *out, size_t header_bytes
         return FMT_RECORD_ESIZE;
     uint8_t *p = out;
     memset(p, 0, header_bytes);
-    int rc = fmt_record_row_encode(r, p, fmt_record_row_bytes(r));
+    int rc = common_encode(r, p);
     if (rc != FMT_RECORD_OK)
         return rc;
     memcpy(p + sums_offset(r->n_runs, r->n_pages, r->page_tokens), r->page_sums, 8ull * r->n_pages);
@@ -316,7 +331,7 @@ static int common_decode(const uint8_t *buf, size_t len, struct fmt_record *r, u
     rc = fields_check(r, f.header_bytes);
     if (rc != FMT_RECORD_OK)
         return rc;
-    if (len < fmt_record_row_bytes(r))
+    if (len < common_bytes(r))
         return FMT_RECORD_ESIZE;
     r->runs = (const struct fmt_record_run *)(const void *)(buf + sizeof f);
     r->ids = (const uint32_t *)(const void *)(r->runs + r->n_runs);
@@ -328,9 +343,11 @@ int fmt_record_row_decode(const void *buf, size_t len, struct fmt_record *r)
 {
     uint64_t header_bytes;
     int rc = common_decode(buf, len, r, &header_bytes);
-    if (rc == FMT_RECORD_OK && len != fmt_record_row_bytes(r))
-        rc = FMT_RECORD_ESIZE;
-    return rc;
+    if (rc != FMT_RECORD_OK)
+        return rc;
+    r->notes = (const uint8_t *)buf + common_bytes(r);
+    r->notes_bytes = len - common_bytes(r);
+    return fmt_notes_check(r->notes, r->notes_bytes, &r->n_notes) == 0 ? FMT_RECORD_OK : FMT_RECORD_ESIZE;
 }
 
 int fmt_record_peek(const void *buf, size_t len, uint64_t *header_bytes)
@@ -362,7 +379,7 @@ int fmt_record_decode(const void *buf, size_t len, struct fmt_record *r)
     if (rc != FMT_RECORD_OK)
         return rc;
     uint64_t sums = sums_offset(r->n_runs, r->n_pages, r->page_tokens), sums_end = sums + 8ull * r->n_pages;
-    if (!all_zero(p, fmt_record_row_bytes(r), sums) || !all_zero(p, sums_end, header_bytes - 8))
+    if (!all_zero(p, common_bytes(r), sums) || !all_zero(p, sums_end, header_bytes - 8))
         return FMT_RECORD_EFIELD;
     r->page_sums = (const uint64_t *)(const void *)(p + sums);
     return FMT_RECORD_OK;

@@ -57,6 +57,8 @@ struct fmt_record {
     const struct fmt_record_run *runs; /* n_runs */
     const uint32_t *ids;               /* n_pages * page_tokens */
     const uint64_t *page_sums;         /* n_pages; NULL in a row */
+    const void *notes;                 /* of a row only: as note_row.h has them */
+    size_t notes_bytes, n_notes;
 };
 
 /* page_bytes rounded up to FMT_RECORD_ALIGN. */
@@ -88,7 +90,8 @@ int fmt_record_decode(const void *buf, size_t len, struct fmt_record *r);
  * limits are checked, nothing else, so that a reader knows how much to read. 0 or FMT_RECORD_E... */
 int fmt_record_peek(const void *buf, size_t len, uint64_t *header_bytes);
 
-/* A catalogue row: the header without checksums, exactly its first bytes. */
+/* A catalogue row: the header without checksums, exactly its first bytes, and the span's notes (n_notes is
+ * set by decoding only). */
 size_t fmt_record_row_bytes(const struct fmt_record *r);
 int fmt_record_row_encode(const struct fmt_record *r, void *out, size_t row_bytes);
 /* buf is 8-byte aligned. */

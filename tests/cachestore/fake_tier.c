@@ -13,11 +13,6 @@ static struct fake_tier *fake(const struct tier_disk *t)
     return (struct fake_tier *)t;
 }
 
-static bool same_id(struct record_id a, struct record_id b)
-{
-    return a.nonce == b.nonce && a.sequence == b.sequence;
-}
-
 static bool no_key(struct cs_key k)
 {
     return k.lo == 0 && k.hi == 0;
@@ -26,7 +21,7 @@ static bool no_key(struct cs_key k)
 static struct fake_record *find_record(struct fake_tier *f, struct record_id id)
 {
     for (size_t i = 0; i < f->n_records; i++)
-        if (same_id(f->records[i].record.id, id))
+        if (record_id_equal(f->records[i].record.id, id))
             return &f->records[i];
     return NULL;
 }
@@ -94,6 +89,47 @@ static struct record_id fake_next_id(struct tier_disk *t)
     return (struct record_id){.nonce = fake(t)->nonce, .sequence = ++fake(t)->next_sequence};
 }
 
+static void notes_keep(struct fake_tier *f, const struct note_record *n)
+{
+    f->notes = realloc(f->notes, (f->n_notes + 1) * sizeof *f->notes);
+    struct fake_notes *to = &f->notes[f->n_notes++];
+    *to = (struct fake_notes){
+        .id = n->id, .owner = n->owner, .n = n->n_notes, .notes = calloc(n->n_notes, sizeof *to->notes)};
+    for (size_t i = 0; i < n->n_notes; i++) {
+        to->notes[i] = n->notes[i];
+        void *data = malloc(n->notes[i].len + 1);
+        memcpy(data, n->notes[i].data, n->notes[i].len);
+        to->notes[i].data = data;
+    }
+}
+
+static void notes_free(struct fake_notes *n)
+{
+    for (size_t i = 0; i < n->n; i++)
+        free((void *)n->notes[i].data);
+    free(n->notes);
+}
+
+/* Those of one row, or of all rows of an owner (id NULL). */
+static void notes_forget(struct fake_tier *f, struct record_id owner, const struct record_id *id)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < f->n_notes; i++)
+        if (record_id_equal(f->notes[i].owner, owner) && (!id || record_id_equal(f->notes[i].id, *id)))
+            notes_free(&f->notes[i]);
+        else
+            f->notes[kept++] = f->notes[i];
+    f->n_notes = kept;
+}
+
+static int fake_write_notes(struct tier_disk *t, const struct note_record *n)
+{
+    if (!find_record(fake(t), n->owner))
+        fail_msg("%s", "a row of notes was written before its span's");
+    notes_keep(fake(t), n);
+    return CS_OK;
+}
+
 static void fake_write(struct tier_disk *t, struct tier_write *w)
 {
     struct fake_tier *f = fake(t);
@@ -107,24 +143,12 @@ static void fake_write(struct tier_disk *t, struct tier_write *w)
     if (!found && !f->allow_parent_delete)
         fail_msg("%s", "a child was written before its parent");
     f->writes[f->n_writes++] = w;
+    const struct note_record notes = {
+        .id = w->record.id, .owner = w->record.id, .notes = w->notes, .n_notes = w->n_notes};
+    if (w->n_notes > 0)
+        notes_keep(f, &notes);
     if (fake_free_bytes(t) < 0)
         fail_msg("%s", "a write beyond the budget");
-}
-
-static int fake_write_notes(struct tier_disk *t, const struct note_record *n)
-{
-    struct fake_tier *f = fake(t);
-    f->notes = realloc(f->notes, (f->n_notes + 1) * sizeof *f->notes);
-    struct fake_notes *to = &f->notes[f->n_notes++];
-    *to = (struct fake_notes){
-        .id = n->id, .owner = n->owner, .n = n->n_notes, .notes = calloc(n->n_notes, sizeof *to->notes)};
-    for (size_t i = 0; i < n->n_notes; i++) {
-        to->notes[i] = n->notes[i];
-        void *data = malloc(n->notes[i].len + 1);
-        memcpy(data, n->notes[i].data, n->notes[i].len);
-        to->notes[i].data = data;
-    }
-    return CS_OK;
 }
 
 static void fake_read(struct tier_disk *t, struct tier_read *const *reads, size_t n)
@@ -153,29 +177,17 @@ static void fake_delete(struct tier_disk *t, struct record_id id)
     for (size_t i = 0; i < f->n_records && !f->allow_parent_delete; i++)
         if (&f->records[i] != r && record_has_page_key(&r->record, f->records[i].record.parent))
             fail_msg("%s", "a record with children on disk was deleted");
+    notes_forget(f, id, NULL);
     record_free(r);
     memmove(r, r + 1, (size_t)(f->records + f->n_records - r - 1) * sizeof *r);
     f->n_records--;
     f->n_deleted++;
 }
 
-static void notes_free(struct fake_notes *n)
+static void fake_delete_notes(struct tier_disk *t, struct record_id owner, struct record_id id)
 {
-    for (size_t i = 0; i < n->n; i++)
-        free((void *)n->notes[i].data);
-    free(n->notes);
-}
-
-static void fake_delete_notes(struct tier_disk *t, struct record_id id)
-{
-    struct fake_tier *f = fake(t);
-    for (size_t i = 0; i < f->n_notes; i++)
-        if (same_id(f->notes[i].id, id)) {
-            notes_free(&f->notes[i]);
-            memmove(&f->notes[i], &f->notes[i + 1], (f->n_notes - i - 1) * sizeof *f->notes);
-            f->n_notes--;
-            return;
-        }
+    assert_false(record_id_equal(owner, id));
+    notes_forget(fake(t), owner, &id);
 }
 
 static void fake_touch(struct tier_disk *t, struct record_id id, int64_t used_unix)
@@ -266,6 +278,14 @@ void fake_free(struct fake_tier *f)
     *f = (struct fake_tier){0};
 }
 
+size_t fake_note_rows(const struct fake_tier *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_notes; i++)
+        n += !record_id_equal(f->notes[i].id, f->notes[i].owner);
+    return n;
+}
+
 void fake_finish_write(struct fake_tier *f, enum tier_result result)
 {
     struct tier_write *w = f->writes[0];
@@ -281,6 +301,8 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result)
         for (uint32_t i = 0; i < w->record.n_pages; i++)
             memcpy(r->bytes + i * (size_t)PAGE, w->pages[i], PAGE);
         f->n_written++;
+    } else {
+        notes_forget(f, w->record.id, NULL);
     }
     w->durable(w->ctx, w, result);
 }

@@ -24,7 +24,7 @@ struct fake_tier {
     uint64_t budget, next_sequence, nonce;
     struct fake_record *records;
     size_t n_records;
-    struct fake_notes *notes;
+    struct fake_notes *notes; /* lists of notes: in the row of a span (id is owner) or in one of their own */
     size_t n_notes;
     struct tier_write *writes[256];
     size_t n_writes;
@@ -38,6 +38,8 @@ extern const struct tier_vtable fake_vtable;
 /* The fake that the next fake_open's store uses. */
 struct cs_store *fake_open(struct fake_tier *f, const struct cs_config *c);
 void fake_free(struct fake_tier *f);
+/* Rows that hold nothing but notes. */
+size_t fake_note_rows(const struct fake_tier *f);
 /* Completes what is queued, in order, with this result; what completions queue meanwhile too. */
 void fake_finish_writes(struct fake_tier *f, enum tier_result result);
 /* The first write queued only. */

@@ -462,6 +462,9 @@ static void cost_follows_bytes_and_not_messages(void **state)
     enum { TOKENS = 240 * PT };
     static uint32_t ids[TOKENS + 1];
     make_ids(ids, TOKENS + 1, TOKENS + 1, 0);
+    struct cs_note notes[TOKENS / PT]; /* a message a page */
+    for (uint32_t i = 0; i < TOKENS / PT; i++)
+        notes[i] = (struct cs_note){.key = {i, 7}, .data = &ids[i], .len = sizeof ids[i]};
     uint64_t rows_of_publishes[2];
     for (int turns = 0; turns < 2; turns++) {
         size_t step = turns ? PT : TOKENS; /* 240 publishes of a page, or one */
@@ -474,21 +477,36 @@ static void cost_follows_bytes_and_not_messages(void **state)
             size_t had = cs_sequence_n_pages(q);
             assert_int_equal(cs_sequence_grow(q, n), CS_OK);
             fill_pages(q, ids, had, n / PT, 0);
-            assert_int_equal(cs_sequence_publish(q, ids, n, NULL, 0), CS_OK);
+            assert_int_equal(cs_sequence_publish(q, ids, n, notes + (n - step) / PT, step / PT), CS_OK);
         }
-        cs_sequence_close(q);
         assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
         struct cs_stats st = stats_of(s);
         rows_of_publishes[turns] = st.catalog_rows;
         assert_true(st.publish_spans <= st.publishes + TOKENS / PT / SPAN_PAGES);
-        assert_true(st.catalog_rows <= st.publishes + TOKENS / PT / SPAN_PAGES + 4);
+        assert_int_equal(st.catalog_rows, st.publish_spans); /* notes travel with their span */
         assert_int_equal(st.publish_pages, TOKENS / PT);
+        /* Nothing new but notes: one row, however many. */
+        struct cs_note later[2] = {{.key = {1, 8}, .data = "a", .len = 1},
+                                   {.key = {2, 8}, .data = "b", .len = 1}};
+        assert_int_equal(cs_sequence_publish(q, ids, TOKENS, later, 2), CS_OK);
+        cs_sequence_close(q);
+        assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+        assert_int_equal(stats_of(s).catalog_rows, st.catalog_rows + 1);
         cs_close(s, FLUSH_MS);
         s = tiny_open(&c);
         r = look_up(s, NULL, ids, TOKENS);
         assert_int_equal(r.tokens_disk, TOKENS);
         st = stats_of(s);
         assert_int_equal(st.bytes_read, (uint64_t)TOKENS / PT * PAGE);
+        assert_int_equal(st.notes, TOKENS / PT + 2);
+        for (uint32_t i = 0; i < TOKENS / PT; i++) {
+            void *data;
+            uint32_t len;
+            assert_int_equal(cs_note_get(s, notes[i].key, &data, &len), CS_OK);
+            assert_int_equal(len, sizeof ids[i]);
+            assert_memory_equal(data, &ids[i], len);
+            free(data);
+        }
         cs_close(s, FLUSH_MS);
         remove_tree(dir);
     }

@@ -88,7 +88,7 @@ static void a_note_lives_and_dies_with_its_span(void **state)
     cs_close(s, 0);
 }
 
-static void notes_of_one_publish_are_one_row_that_leaves_when_all_are_replaced(void **state)
+static void notes_travel_in_the_row_of_a_span_and_later_ones_in_rows_that_leave_when_replaced(void **state)
 {
     (void)state;
     struct fake_tier f = {0};
@@ -105,16 +105,46 @@ static void notes_of_one_publish_are_one_row_that_leaves_when_all_are_replaced(v
     cs_sequence_close(q);
     fake_finish_writes(&f, TIER_OK);
     assert_int_equal(f.n_notes, 1);
+    assert_int_equal(fake_note_rows(&f), 0);
+    struct cs_note both[2] = {note_of(1, "uno"), note_of(2, "due")};
+    q = open_settled(s, NULL, a, 13, &r);
+    assert_int_equal(cs_sequence_publish(q, a, 12, both, 2), CS_OK);
+    cs_sequence_close(q);
+    assert_int_equal(fake_note_rows(&f), 1);
+    publish_with(s, a, 12, note_of(1, "un"));
+    assert_int_equal(fake_note_rows(&f), 2); /* the first still has "due" */
+    publish_with(s, a, 12, note_of(2, "deux"));
+    assert_int_equal(fake_note_rows(&f), 2);
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    assert_true(has_note(s, 1, "un"));
+    assert_true(has_note(s, 2, "deux"));
+    assert_true(has_note(s, 3, "three")); /* the span's own row still has three */
+    assert_int_equal(stats_of(s).notes, 3);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+/* The tier fails on a row of notes whose span it does not have. */
+static void notes_that_come_while_the_span_is_written_follow_it(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = tiny_config(64);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t a[13];
+    make_ids(a, 13, 0, 1);
+    publish_with(s, a, 12, note_of(1, "one"));
+    assert_true(f.n_writes > 0);
+    publish_with(s, a, 12, note_of(2, "two"));
     publish_with(s, a, 12, note_of(1, "uno"));
-    publish_with(s, a, 12, note_of(2, "due"));
-    assert_int_equal(f.n_notes, 3); /* the first row still has "three" */
-    publish_with(s, a, 12, note_of(3, "tre"));
-    assert_int_equal(f.n_notes, 3);
+    assert_int_equal(fake_note_rows(&f), 0);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(fake_note_rows(&f), 2);
     cs_close(s, 0);
     s = fake_open(&f, &c);
     assert_true(has_note(s, 1, "uno"));
-    assert_true(has_note(s, 2, "due"));
-    assert_true(has_note(s, 3, "tre"));
+    assert_true(has_note(s, 2, "two"));
     cs_close(s, 0);
     fake_free(&f);
 }
@@ -151,7 +181,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_latest_note_of_a_key_wins),
         cmocka_unit_test(a_note_lives_and_dies_with_its_span),
-        cmocka_unit_test(notes_of_one_publish_are_one_row_that_leaves_when_all_are_replaced),
+        cmocka_unit_test(notes_travel_in_the_row_of_a_span_and_later_ones_in_rows_that_leave_when_replaced),
+        cmocka_unit_test(notes_that_come_while_the_span_is_written_follow_it),
         cmocka_unit_test(notes_stay_inside_the_index_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

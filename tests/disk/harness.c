@@ -129,6 +129,7 @@ static int on_notes(void *ctx, const struct note_record *n)
     struct rig *r = ctx;
     r->n_notes_seen += n->n_notes;
     r->note_owner = n->owner;
+    r->note_row = n->id;
     if (n->n_notes > 0)
         snprintf(r->note_text, sizeof r->note_text, "%.*s", (int)n->notes[0].len,
                  (const char *)n->notes[0].data);

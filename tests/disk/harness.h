@@ -36,7 +36,7 @@ struct rig {
     struct seen_span *seen;
     size_t n_seen;
     size_t n_notes_seen;
-    struct record_id note_owner; /* of the last note seen */
+    struct record_id note_owner, note_row; /* of the last note seen */
     char note_text[64];
     uint32_t refuse_number; /* on_span refuses this one */
     char last_log[256];

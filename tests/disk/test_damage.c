@@ -383,16 +383,15 @@ struct one_row {
     uint32_t number;
 };
 
-static int take_row(void *ctx, struct record_id id, const void *value, size_t len)
+static int take_row(void *ctx, const struct catalog_row *from)
 {
     struct one_row *row = ctx;
     struct fmt_record rec;
-    (void)id;
-    assert_int_equal(fmt_record_row_decode(value, len, &rec), FMT_RECORD_OK);
+    assert_int_equal(fmt_record_row_decode(from->value, from->len, &rec), FMT_RECORD_OK);
     if (rec.key[0] == row->number) {
-        assert_true(len <= sizeof row->words);
-        memcpy(row->words, value, len);
-        row->len = len;
+        assert_true(from->len <= sizeof row->words);
+        memcpy(row->words, from->value, from->len);
+        row->len = from->len;
     }
     return 0;
 }

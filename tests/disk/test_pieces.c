@@ -1,4 +1,4 @@
-/* Pure parts against naive models: the chunk bitmap, span records, note rows. */
+/* Pure parts against naive models: the chunk bitmap, span records, notes in rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -247,32 +247,64 @@ static void test_page_sums_depend_on_place_and_owner(void **state)
     assert_true(sum == fmt_record_page_sum(page, sizeof page, fmt_record_page_seed(uuid, 1, 2, 3)));
 }
 
-static void test_note_rows_round_trip_and_refuse_damage(void **state)
+static void test_notes_round_trip_and_refuse_damage(void **state)
 {
     (void)state;
-    static uint8_t row[256];
-    struct fmt_note_row head = {.fingerprint = {3}, .owner_nonce = 1, .owner_sequence = 2, .n_notes = 2},
-                        back;
+    static uint8_t list[256];
     struct fmt_note notes[2] = {{.key = {1, 2}, .data = "abc", .len = 3},
                                 {.key = {4, 5}, .data = NULL, .len = 0}},
                     got;
-    size_t bytes = fmt_note_row_bytes(2, 3), at = fmt_note_row_begin(&head, row);
-    at = fmt_note_row_add(&notes[0], row, at);
-    at = fmt_note_row_add(&notes[1], row, at);
+    size_t bytes = fmt_notes_bytes(2, 3), at = 0, n = 9;
+    assert_int_equal(fmt_notes_check(list, 0, &n), 0);
+    assert_int_equal(n, 0);
+    at = fmt_notes_add(&notes[0], list, at);
+    at = fmt_notes_add(&notes[1], list, at);
     assert_int_equal(at, bytes);
-    assert_int_equal(fmt_note_row_decode(row, bytes, &back), 0);
-    assert_int_equal(back.owner_sequence, 2);
+    assert_int_equal(fmt_notes_check(list, bytes, &n), 0);
+    assert_int_equal(n, 2);
     at = 0;
-    fmt_note_row_next(row, &at, &got);
+    fmt_notes_next(list, &at, &got);
     assert_memory_equal(got.data, "abc", 3);
-    fmt_note_row_next(row, &at, &got);
+    fmt_notes_next(list, &at, &got);
     assert_int_equal(got.key[1], 5);
     assert_int_equal(at, bytes);
-    for (size_t len = 0; len < bytes; len++)
-        assert_int_not_equal(fmt_note_row_decode(row, len, &back), 0);
-    assert_int_not_equal(fmt_note_row_decode(row, bytes + 1, &back), 0);
-    row[64 + 16] = 200; /* a length beyond the row */
-    assert_int_not_equal(fmt_note_row_decode(row, bytes, &back), 0);
+    for (size_t len = 1; len < bytes; len++) /* the first note alone is a list as well */
+        assert_int_equal(fmt_notes_check(list, len, &n), len == fmt_notes_bytes(1, 3) ? 0 : -1);
+    assert_int_equal(fmt_notes_check(list, bytes + 1, &n), -1);
+    list[16] = 200; /* a length beyond the list */
+    assert_int_equal(fmt_notes_check(list, bytes, &n), -1);
+}
+
+static void test_a_row_carries_notes_behind_the_header(void **state)
+{
+    (void)state;
+    static uint32_t ids[9 * 16];
+    static uint64_t sums[9], words[512];
+    uint8_t list[64];
+    struct fmt_record_run runs[2];
+    struct fmt_note note = {.key = {1, 2}, .data = "abc", .len = 3}, got;
+    struct fmt_record r = example(9, runs, ids, sums), back;
+    size_t bare = fmt_record_row_bytes(&r), at = 0;
+    r.notes = list;
+    r.notes_bytes = fmt_notes_add(&note, list, 0);
+    size_t bytes = fmt_record_row_bytes(&r);
+    assert_int_equal(bytes, bare + r.notes_bytes);
+    assert_true(bytes <= sizeof words);
+    assert_int_equal(fmt_record_row_encode(&r, words, bytes), FMT_RECORD_OK);
+    assert_int_equal(fmt_record_row_decode(words, bytes, &back), FMT_RECORD_OK);
+    assert_int_equal(back.n_notes, 1);
+    fmt_notes_next(back.notes, &at, &got);
+    assert_int_equal(got.key[1], 2);
+    assert_memory_equal(got.data, "abc", 3);
+    assert_int_equal(fmt_record_row_decode(words, bytes - 1, &back), FMT_RECORD_ESIZE);
+    assert_int_equal(fmt_record_row_decode(words, bare, &back), FMT_RECORD_OK);
+    assert_int_equal(back.n_notes, 0);
+    /* A header has none, so that a row made from it has none either. */
+    size_t header_bytes = fmt_record_header_bytes(9, 16, 5000, 65536);
+    assert_true(header_bytes <= sizeof words);
+    assert_int_equal(fmt_record_encode(&r, words, header_bytes), FMT_RECORD_OK);
+    assert_int_equal(fmt_record_decode(words, header_bytes, &back), FMT_RECORD_OK);
+    assert_int_equal(fmt_record_row_bytes(&back), bare);
 }
 
 int main(void)
@@ -283,7 +315,8 @@ int main(void)
         cmocka_unit_test(test_encoder_refuses_what_a_reader_would),
         cmocka_unit_test(test_pages_per_span_is_the_most_that_fit),
         cmocka_unit_test(test_page_sums_depend_on_place_and_owner),
-        cmocka_unit_test(test_note_rows_round_trip_and_refuse_damage),
+        cmocka_unit_test(test_notes_round_trip_and_refuse_damage),
+        cmocka_unit_test(test_a_row_carries_notes_behind_the_header),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

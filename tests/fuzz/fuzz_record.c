@@ -2,6 +2,7 @@
  * Span record headers on any bytes, as they are and with their checksum put right, since no mutation finds a
  * checksum. What decodes is read to its ends, and encoding it again must give the same bytes.
  */
+#include "formats/note_row.h"
 #include "formats/record.h"
 
 #include <stdlib.h>
@@ -27,6 +28,14 @@ static void walk(const struct fmt_record *r)
         sum += r->ids[i];
     for (uint32_t i = 0; r->page_sums != NULL && i < r->n_pages; i++)
         sum += r->page_sums[i];
+    size_t at = 0;
+    for (size_t i = 0; i < r->n_notes; i++) {
+        struct fmt_note note;
+        fmt_notes_next(r->notes, &at, &note);
+        for (uint32_t k = 0; k < note.len; k++)
+            sum += ((const uint8_t *)note.data)[k];
+    }
+    require(at == r->notes_bytes);
     sink += sum;
     require(chunks == fmt_record_chunks(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes));
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries,
-FOLDER/notes catalogue rows of notes, FOLDER/tokenizer texts behind a byte that chooses the pre-tokenizer.
+FOLDER/notes notes of catalogue rows, FOLDER/tokenizer texts behind a byte that chooses the pre-tokenizer.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
 """
@@ -31,8 +31,7 @@ def row(n_pages, page_tokens, page_bytes, chunk_bytes, runs=None):
 
 
 def notes(*contents):
-    out = struct.pack("<8sQQ32sII", b"IsoNote1", 1, 2, b"f" * 32, len(contents), 0)
-    return out + b"".join(struct.pack("<QQI", 3, 4, len(c)) + c for c in contents)
+    return b"".join(struct.pack("<QQI", 3, 4, len(c)) + c for c in contents)
 
 
 def write(folder, files):
@@ -48,8 +47,10 @@ def main():
         "one-page": row(1, 4, 100, 65536),
         "three-pages": row(3, 4, 5000, 4096, [(0, 1, 3), (0, 9, 2), (1, 0, 2)]),
         "many-tokens": row(2, 256, 4096, 262144),
+        "with-notes": row(1, 4, 100, 65536) + notes(b"abc", b""),
     }
     write(os.path.join(folder, "record"), {f"{name}.row": data for name, data in rows.items()})
+    del rows["with-notes"]  # a header has none
     write(os.path.join(folder, "record"), {f"{name}.header": data.ljust(ALIGN, b"\0") for name, data in rows.items()})
     write(os.path.join(folder, "notes"), {"none": notes(), "one": notes(b"abc"), "three": notes(b"", b"x" * 40, b"yz")})
     texts = [t.encode() for t in lines.lines(1, 200)] + lines.broken_lines(1, 40)
