@@ -126,6 +126,10 @@ static int fake_write_notes(struct tier_disk *t, const struct note_record *n)
 {
     if (!find_record(fake(t), n->owner))
         fail_msg("%s", "a row of notes was written before its span's");
+    if (fake(t)->refuse_notes) {
+        fake(t)->n_notes_refused++;
+        return CS_EFULL;
+    }
     notes_keep(fake(t), n);
     return CS_OK;
 }

@@ -32,6 +32,8 @@ struct fake_tier {
     size_t n_reads;
     size_t n_written, n_read_calls, n_reads_queued, n_deleted, n_kicks, n_touches;
     bool allow_parent_delete; /* set by tests that let reads fail */
+    bool refuse_notes;        /* answers rows of notes with CS_EFULL */
+    size_t n_notes_refused;
 };
 
 extern const struct tier_vtable fake_vtable;

@@ -149,6 +149,32 @@ static void notes_that_come_while_the_span_is_written_follow_it(void **state)
     fake_free(&f);
 }
 
+/* A catalogue that is full must not make each publish pay for all notes before it. */
+static void refused_notes_stay_in_memory_and_are_not_tried_again(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.refuse_notes = true};
+    struct cs_config c = tiny_config(64);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t a[13];
+    make_ids(a, 13, 0, 1);
+    publish_with(s, a, 12, note_of(1, "one"));
+    fake_finish_writes(&f, TIER_OK);
+    publish_with(s, a, 12, note_of(2, "two"));
+    publish_with(s, a, 12, note_of(3, "three"));
+    publish_with(s, a, 12, note_of(2, "due"));
+    assert_int_equal(f.n_notes_refused, 3);
+    assert_true(has_note(s, 1, "one"));
+    assert_true(has_note(s, 2, "due"));
+    assert_true(has_note(s, 3, "three"));
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    assert_true(has_note(s, 1, "one"));
+    assert_int_equal(stats_of(s).notes, 1);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 static void notes_stay_inside_the_index_budget(void **state)
 {
     (void)state;
@@ -183,6 +209,7 @@ int main(void)
         cmocka_unit_test(a_note_lives_and_dies_with_its_span),
         cmocka_unit_test(notes_travel_in_the_row_of_a_span_and_later_ones_in_rows_that_leave_when_replaced),
         cmocka_unit_test(notes_that_come_while_the_span_is_written_follow_it),
+        cmocka_unit_test(refused_notes_stay_in_memory_and_are_not_tried_again),
         cmocka_unit_test(notes_stay_inside_the_index_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
