@@ -121,6 +121,18 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
     return options;
 }
 
+/* Whether RocksDB's words are those of a shortage that will pass: the catalogue is sound then, and a rebuild
+ * would lose its notes. RocksDB tells errors apart by their text only. */
+static bool is_shortage(const char *problem)
+{
+    static const int shortages[] = {EMFILE, ENFILE, ENOMEM};
+    for (size_t i = 0; i < sizeof shortages / sizeof *shortages; i++) {
+        if (strstr(problem, strerror(shortages[i])) != NULL)
+            return true;
+    }
+    return false;
+}
+
 static bool catalog_present(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -168,9 +180,9 @@ int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct c
     rocksdb_options_destroy(meta);
     if (problem != NULL) {
         snprintf(err, err_len, "%s", problem);
+        rc = is_shortage(problem) ? CS_EIO : CS_ECORRUPT;
         rocksdb_free(problem);
         c->db = NULL;
-        rc = CS_ECORRUPT;
         goto out;
     }
     c->batch = rocksdb_writebatch_create();

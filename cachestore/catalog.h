@@ -24,7 +24,8 @@
 struct catalog;
 
 /* Opens DIR/catalog; `share_bytes` sizes its buffers. A new one is made when there is none (not when
- * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM; err has one line. */
+ * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO (no descriptors or memory, the files are not to blame);
+ * err has one line. */
 int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len);
 /* Writes memtables out, so that the next open has no log to replay, and closes. */

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct row {
     struct span_record record; /* ids owned */
@@ -34,6 +35,7 @@ struct loader {
     size_t n_notes, notes_capacity;
     struct page_place *places; /* open addressing */
     size_t n_places;           /* a power of two */
+    int64_t now_unix;
 };
 
 struct loader *loader_new(struct cs_store *s)
@@ -165,9 +167,13 @@ static struct span *link_row(struct loader *l, struct row *row)
     sp->id = r->id;
     sp->disk_bytes = row->disk_bytes;
     sp->created_unix = r->created_unix;
-    sp->touched_unix = r->used_unix;
+    /* Where the clock was ahead then, it counts as used now: what is used from now on is younger. */
+    sp->touched_unix = r->used_unix > l->now_unix ? l->now_unix : r->used_unix;
     /* Rows know seconds; within one, newer records count as used later. */
-    sp->last_used = (r->used_unix > 0 ? (uint64_t)r->used_unix * 1000000 : 0) + r->id.sequence % 1000000;
+    sp->last_used =
+        (sp->touched_unix > 0 ? (uint64_t)sp->touched_unix * 1000000 : 0) + r->id.sequence % 1000000;
+    if (s->index.last_tick < sp->last_used)
+        s->index.last_tick = sp->last_used;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
     return sp;
 }
@@ -221,6 +227,7 @@ int loader_finish_locked(struct loader *l)
     l->places = calloc(l->n_places, sizeof *l->places);
     if (!l->places)
         return CS_ENOMEM;
+    l->now_unix = (int64_t)time(NULL);
     if (l->n_rows > 0)
         qsort(l->rows, l->n_rows, sizeof *l->rows, compare_rows);
     for (size_t i = 0; i < l->n_rows; i++)

@@ -5,6 +5,7 @@
  * - tier_disk_loop.c: the I/O thread: writes, flushes, deletes
  * - tier_disk_move.c: one record's bytes between memory and volumes, verified
  * - tier_disk_catalog.c: the catalogue thread
+ * - tier_disk_foreign.c: records of another fingerprint, and how they leave
  * - tier_disk_open.c: open: rows, conflicts, events
  * - tier_disk_rebuild.c: headers in the volumes, the catalogue from them
  *
@@ -174,7 +175,7 @@ struct tier_disk {
     bool notes_dropped_said;
     bool flush_timer;
     uint64_t flush_at_ms;
-    struct disk_record **foreign; /* oldest use first */
+    struct disk_record **foreign; /* in the order in which they leave */
     size_t n_foreign, next_foreign;
 
     /* Catalogue thread (and the opener). */
@@ -200,6 +201,24 @@ uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
 
 /* tier_disk_catalog.c */
 void *tier_catalog_main(void *arg);
+
+/* tier_disk_foreign.c */
+/* What is known of other fingerprints' paths while rows are read. */
+struct foreign_paths {
+    struct foreign_member *members;
+    size_t n_members, members_room;
+    struct foreign_page *pages;
+    size_t n_pages, pages_room;
+};
+/* CS_OK or CS_ENOMEM. */
+int foreign_paths_add(struct foreign_paths *f, struct disk_record *rec, const struct fmt_record *r);
+/* Makes t->foreign, the order in which they leave. CS_OK or CS_ENOMEM. */
+int foreign_order(struct tier_disk *t, struct foreign_paths *f);
+void foreign_paths_free(struct foreign_paths *f);
+/* I/O thread: begins deleting the first of them, until their chunks make up `bytes`. */
+void foreign_evict(struct tier_disk *t, uint64_t bytes);
+/* I/O thread: the same where the volumes hold more than they may. */
+void foreign_fit(struct tier_disk *t);
 
 /* tier_disk_loop.c */
 void *tier_io_main(void *arg);

@@ -112,21 +112,6 @@ void tier_write_landed(struct transfer *x)
     t->written_tail = &x->next;
 }
 
-/* Begins deleting records of other fingerprints, least recently used first, for n more bytes. */
-static void foreign_evict(struct tier_disk *t, uint64_t bytes)
-{
-    for (uint64_t freed = 0; freed < bytes && t->next_foreign < t->n_foreign;) {
-        struct disk_record *rec = t->foreign[t->next_foreign++];
-        atomic_store(&rec->deleted, true);
-        rec->delete_seen = true;
-        rec->list_next = t->row_deletes;
-        t->row_deletes = rec;
-        rec->dying = true;
-        t->n_dying++;
-        freed += rec->bytes;
-    }
-}
-
 /* Finds room and begins the data of one write. false: it must wait for chunks. */
 static bool write_begin(struct tier_disk *t, struct tier_write *w)
 {
@@ -580,6 +565,7 @@ void *tier_io_main(void *arg)
             cancel_everything(t);
         move_reads_begin(t);
         bool more = writes_begin(t);
+        foreign_fit(t);
         deletes_send(t);
         if (flush_due(t))
             flush_begin(t);

@@ -34,6 +34,7 @@ struct load {
     const struct tier_disk_events *events;
     struct disk_record **records; /* rows that decode, oldest first, before they claim their chunks */
     size_t n_records, room;
+    struct foreign_paths foreign;
 };
 
 static int load_span(void *ctx, const struct catalog_row *row)
@@ -143,8 +144,10 @@ static int report_span(void *ctx, const struct catalog_row *row)
     struct record_id id = row->id;
     struct disk_record *rec = tier_record_find(t, id);
     struct fmt_record r;
-    if (rec == NULL || rec->foreign || fmt_record_row_decode(row->value, row->len, &r) != FMT_RECORD_OK)
+    if (rec == NULL || fmt_record_row_decode(row->value, row->len, &r) != FMT_RECORD_OK)
         return CS_OK;
+    if (rec->foreign)
+        return foreign_paths_add(&l->foreign, rec, &r);
     struct span_record s = {.id = id,
                             .key = {r.key[0], r.key[1]},
                             .parent = {r.parent[0], r.parent[1]},
@@ -170,8 +173,6 @@ static int report_note_row(void *ctx, const struct catalog_row *row)
     struct load *l = ctx;
     struct tier_disk *t = l->t;
     size_t n_notes;
-    if (row->notes.sequence > l->max_sequence)
-        l->max_sequence = row->notes.sequence;
     struct disk_record *owner = tier_record_find(t, row->id);
     if (owner == NULL || fmt_notes_check(row->value, row->len, &n_notes) != 0) {
         catalog_delete_notes(t->catalog, row->id, row->notes);
@@ -193,6 +194,15 @@ static void forget_rows(struct tier_disk *t)
     }
 }
 
+/* The event comes later; what does not read must be known before anybody was told anything. */
+static int load_note(void *ctx, const struct catalog_row *row)
+{
+    struct load *l = ctx;
+    if (row->notes.sequence > l->max_sequence)
+        l->max_sequence = row->notes.sequence;
+    return CS_OK;
+}
+
 /* Reads all rows into the table and the bitmaps. CS_ECORRUPT: rebuild. */
 static int load_rows(struct tier_disk *t, struct load *l, uint32_t *epoch)
 {
@@ -203,6 +213,8 @@ static int load_rows(struct tier_disk *t, struct load *l, uint32_t *epoch)
     rc = load_spans(l);
     if (rc == CS_OK)
         rc = catalog_scan(t->catalog, CATALOG_USED, false, load_used, l);
+    if (rc == CS_OK)
+        rc = catalog_scan(t->catalog, CATALOG_NOTES, false, load_note, l);
     if (rc == CS_ECORRUPT) {
         forget_rows(t);
         catalog_commit(t->catalog, false); /* empties the batch; the catalogue goes anyway */
@@ -210,16 +222,8 @@ static int load_rows(struct tier_disk *t, struct load *l, uint32_t *epoch)
     return rc;
 }
 
-static int by_use(const void *a, const void *b)
-{
-    const struct disk_record *const *x = a, *const *y = b;
-    if ((*x)->used_unix != (*y)->used_unix)
-        return (*x)->used_unix < (*y)->used_unix ? -1 : 1;
-    return (*x)->id.sequence < (*y)->id.sequence ? -1 : (*x)->id.sequence > (*y)->id.sequence;
-}
-
-/* Sums up the table after the events: bytes of own records, the list of the others. */
-static int count_records(struct tier_disk *t)
+/* Sums up the table after the events. */
+static void count_records(struct tier_disk *t)
 {
     size_t n_foreign = 0;
     uint64_t spans = 0, bytes = 0;
@@ -231,22 +235,9 @@ static int count_records(struct tier_disk *t)
             bytes += rec->foreign ? 0 : rec->bytes;
         }
     }
-    if (n_foreign > 0) {
-        t->foreign = calloc(n_foreign, sizeof(struct disk_record *));
-        if (t->foreign == NULL)
-            return CS_ENOMEM;
-        for (size_t i = 0; i < t->table_size; i++) {
-            for (struct disk_record *rec = t->table[i]; rec != NULL; rec = rec->table_next) {
-                if (rec->foreign)
-                    t->foreign[t->n_foreign++] = rec;
-            }
-        }
-        qsort(t->foreign, t->n_foreign, sizeof(struct disk_record *), by_use);
-    }
     atomic_store(&t->committed, (int64_t)bytes);
     atomic_store(&t->stats.spans, spans);
     atomic_store(&t->stats.records_foreign, n_foreign);
-    return CS_OK;
 }
 
 static int load(struct tier_disk *t, const struct tier_disk_events *events, char *err, size_t err_len)
@@ -277,14 +268,18 @@ static int load(struct tier_disk *t, const struct tier_disk_events *events, char
         rc = catalog_commit(t->catalog, true);
     }
     if (rc == CS_OK)
-        rc = count_records(t);
+        rc = foreign_order(t, &l.foreign);
+    if (rc == CS_OK)
+        count_records(t);
+    foreign_paths_free(&l.foreign);
     if (rc == CS_OK && l.dropped > 0)
         tier_log(t, CS_LOG_INFO,
                  "disk cache: %llu records dropped at open (chunks missing, reused or not wanted)",
                  (unsigned long long)l.dropped);
     if (rc != CS_OK)
         snprintf(err, err_len, "cannot load the catalogue: %s", cs_strerror(rc));
-    return rc;
+    /* It read well a moment ago: the store goes on without the tier, as after any failed read. */
+    return rc == CS_ECORRUPT ? CS_EIO : rc;
 }
 
 /* ---- open -------------------------------------------------------------------------------------------- */
@@ -430,6 +425,8 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
     if (rc == CS_OK || rc == CS_ECORRUPT)
         rc = load(t, events, err, err_len);
+    else
+        snprintf(err, err_len, "cannot open the catalogue: %s", problem);
     if (rc != CS_OK)
         goto fail;
     rc = volumes_settle(&t->volumes);

@@ -206,8 +206,8 @@ static int back(struct volumes *v, struct volume *vol, uint32_t first, uint32_t 
         if (rc == 0 && (uint64_t)st.st_size < offset + len)
             rc = ftruncate(vol->fd, (off_t)(offset + len));
     }
-    if (rc < 0)
-        return -errno;
+    if (rc < 0) /* limits of the file or of the user are room that is not there, too */
+        return errno == EFBIG || errno == EDQUOT ? -ENOSPC : -errno;
     vol->dirty = true;
     chunks_set_backed(&vol->chunks, first, n, true);
     return 0;

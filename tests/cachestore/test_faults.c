@@ -420,6 +420,45 @@ static void the_disk_budget_evicts_leaves_first_and_is_never_exceeded(void **sta
     fake_free(&f);
 }
 
+static bool fake_holds(const struct fake_tier *f, const uint32_t *ids)
+{
+    for (size_t i = 0; i < f->n_records; i++)
+        if (memcmp(f->records[i].record.ids, ids, SPAN_PAGES * PT * sizeof *ids) == 0)
+            return true;
+    return false;
+}
+
+static void times_of_use_from_the_future_count_as_now(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.budget = 12 * PAGE}; /* three records of a full span */
+    struct cs_config c = tiny_config(64);
+    struct cs_store *s = fake_open(&f, &c);
+    enum { N = SPAN_PAGES * PT };
+    uint32_t a[N + 1], b[N + 1], other[N + 1];
+    make_ids(a, N + 1, 0, 1);
+    make_ids(b, N + 1, 0, 2);
+    store_durably(&f, s, a, N);
+    store_durably(&f, s, b, N);
+    cs_close(s, 0);
+    for (size_t i = 0; i < f.n_records; i++)
+        f.records[i].record.used_unix += 100000000;
+    s = fake_open(&f, &c);
+    struct cs_sequence *q = open_loading(s, a, N + 1);
+    fake_finish_reads(&f, TIER_OK);
+    assert_int_equal(wait_settled(q).tokens_disk, N);
+    cs_sequence_close(q);
+    for (uint32_t k = 3; k <= 4; k++) {
+        make_ids(other, N + 1, 0, k);
+        store_durably(&f, s, other, N);
+    }
+    assert_true(fake_holds(&f, a)); /* used since */
+    assert_true(fake_holds(&f, other));
+    assert_false(fake_holds(&f, b));
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 static void a_span_too_large_for_the_disk_is_dropped_and_counted(void **state)
 {
     (void)state;
@@ -583,6 +622,7 @@ int main(void)
         cmocka_unit_test(a_bad_read_quarantines_the_span_until_it_is_published_again),
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(the_disk_budget_evicts_leaves_first_and_is_never_exceeded),
+        cmocka_unit_test(times_of_use_from_the_future_count_as_now),
         cmocka_unit_test(a_span_too_large_for_the_disk_is_dropped_and_counted),
         cmocka_unit_test(failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_turn),
         cmocka_unit_test(no_space_is_answered_by_evicting_and_one_more_try),

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -359,6 +360,81 @@ static void test_damaged_catalogue_never_gives_wrong_bytes(void **state)
     }
 }
 
+/* Rows of notes lie in blocks of their own: what is damaged there costs notes, never the store. */
+static void test_damaged_notes_cost_notes_only(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    rig_open(&r);
+    static char bytes[16 << 10];
+    struct cs_note note = {.key = {1, 1}, .data = bytes, .len = sizeof bytes};
+    for (int i = 0; i < 20; i++) {
+        struct note_record n = {
+            .id = tier_disk_next_id(r.tier), .owner = r.seen[0].id, .notes = &note, .n_notes = 1};
+        assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    }
+    rig_close(&r);
+    DIR *d = opendir(path_of(&r, "catalog"));
+    assert_non_null(d);
+    char largest[300] = "";
+    off_t size = 0;
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        struct stat st;
+        char name[300];
+        snprintf(name, sizeof name, "catalog/%s", e->d_name);
+        if (strstr(name, ".sst") != NULL && stat(path_of(&r, name), &st) == 0 && st.st_size > size) {
+            size = st.st_size;
+            memcpy(largest, name, sizeof largest);
+        }
+    }
+    closedir(d);
+    assert_true(size > (off_t)(20 * sizeof bytes)); /* rows are sorted: notes first */
+    flip(path_of(&r, largest), 1000, 1);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, N);
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(get_seen(&r, i), TIER_OK);
+    struct record_id id = put(&r, 20, PAGES);
+    rig_reopen(&r);
+    assert_int_equal(get(&r, id, 20, PAGES), TIER_OK);
+    rig_destroy(&r);
+}
+
+/* No descriptors left: the tier cannot be had now, and its catalogue is as it was when they are back. */
+static void test_shortage_of_descriptors_does_not_cost_the_catalogue(void **state)
+{
+    (void)state;
+    struct rig r;
+    filled(&r);
+    rig_open(&r);
+    struct cs_note note = {.key = {1, 1}, .data = "text", .len = 4};
+    struct note_record n = {
+        .id = tier_disk_next_id(r.tier), .owner = r.seen[0].id, .notes = &note, .n_notes = 1};
+    assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    rig_close(&r);
+    struct rlimit old, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    unsigned n_refused = 0, n_opened = 0;
+    for (rlim_t limit = 4; limit < 40; limit++) {
+        char err[256] = "";
+        few = (struct rlimit){.rlim_cur = limit, .rlim_max = old.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        int rc = rig_try_open(&r, err, sizeof err);
+        assert_true(rc == CS_OK || rc == CS_EIO);
+        n_opened += rc == CS_OK;
+        n_refused += rc != CS_OK;
+        if (rc != CS_OK)
+            assert_true(err[0] != 0);
+        else
+            assert_int_equal(r.n_notes_seen, 1);
+        rig_close(&r);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    }
+    assert_true(n_opened > 0 && n_refused > 0);
+    rig_destroy(&r);
+}
+
 static void test_catalogue_of_another_store_is_not_believed(void **state)
 {
     (void)state;
@@ -496,6 +572,8 @@ int main(void)
         cmocka_unit_test(test_of_two_rows_for_a_chunk_the_newest_keeps_it),
         cmocka_unit_test(test_missing_catalogue_is_rebuilt),
         cmocka_unit_test(test_damaged_catalogue_never_gives_wrong_bytes),
+        cmocka_unit_test(test_damaged_notes_cost_notes_only),
+        cmocka_unit_test(test_shortage_of_descriptors_does_not_cost_the_catalogue),
         cmocka_unit_test(test_catalogue_of_another_store_is_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
 /* The disk tier on real files: what was durable is there and verifies, whatever happened in between. */
+#include "cachestore/key.h"
 #include "tests/disk/harness.h"
 
 #include <signal.h>
@@ -382,6 +383,86 @@ static void test_foreign_records_stay_until_room_is_needed(void **state)
     rig_destroy(&r);
 }
 
+static bool within_budget(void *ctx)
+{
+    struct rig *r = ctx;
+    return dir_bytes(r->dir) <= r->config.disk_bytes;
+}
+
+/* Opened with less room, the store gives it back without waiting for a write. */
+static void test_foreign_records_leave_a_lowered_budget(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint32_t n = 0;
+    while (tier_disk_free_bytes(r.tier) >= (int64_t)bytes)
+        put(&r, n++, 12);
+    rig_close(&r);
+    r.config.fingerprint[0] ^= 1;
+    r.config.disk_bytes /= 2;
+    rig_open(&r);
+    assert_true(wait_until(within_budget, &r));
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    assert_true(r.n_seen > n / 4 && r.n_seen < n);
+    assert_true(tier_disk_free_bytes(r.tier) >= 0); /* and no more than was needed */
+    assert_true(tier_disk_free_bytes(r.tier) < (int64_t)(2 * bytes));
+    assert_non_null(find_seen(&r, n - 1));
+    assert_int_equal(get(&r, find_seen(&r, n - 1)->id, n - 1, 12), TIER_OK);
+    rig_destroy(&r);
+}
+
+static void put_child(struct rig *r, uint32_t number, const struct span_io *parent, uint32_t ordinal,
+                      int64_t used_unix)
+{
+    struct span_io *s = span_make(r, number, 12);
+    s->w.record.used_unix = s->w.record.created_unix = used_unix;
+    struct cs_key key = parent->w.record.key;
+    for (uint32_t i = 1; i <= ordinal; i++)
+        key = key_next(key, parent->ids + (size_t)i * PT, PT);
+    s->w.record.parent = key;
+    s->w.record.first_position = (ordinal + 1) * PT;
+    span_write(s);
+    tier_disk_kick(r->tier);
+    assert_int_equal(span_wait(s), TIER_OK);
+    span_free(s);
+}
+
+/* The beginning that conversations share is the oldest record and must be the last to go: without it the
+ * others lead nowhere. */
+static void test_foreign_parents_leave_after_their_children(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    struct span_io *root = span_make(&r, 0, 12);
+    span_write(root);
+    tier_disk_kick(r.tier);
+    assert_int_equal(span_wait(root), TIER_OK);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint32_t n = 1;
+    for (; tier_disk_free_bytes(r.tier) >= (int64_t)(2 * bytes); n++)
+        put_child(&r, n, root, n % 12, 2000 + n);
+    span_free(root);
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    for (uint32_t i = 0; i < 10; i++)
+        put(&r, 1000 + i, 12);
+    uint64_t left = rig_stats(&r).records_foreign;
+    assert_true(left < n);
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, left);
+    assert_non_null(find_seen(&r, 0));
+    assert_null(find_seen(&r, 1)); /* of its children the oldest left first */
+    assert_non_null(find_seen(&r, n - 1));
+    rig_destroy(&r);
+}
+
 static void test_lowered_budget_gives_room_back(void **state)
 {
     (void)state;
@@ -557,6 +638,8 @@ int main(void)
         cmocka_unit_test(test_time_of_use_survives),
         cmocka_unit_test(test_refused_row_is_deleted),
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
+        cmocka_unit_test(test_foreign_records_leave_a_lowered_budget),
+        cmocka_unit_test(test_foreign_parents_leave_after_their_children),
         cmocka_unit_test(test_lowered_budget_gives_room_back),
         cmocka_unit_test(test_failed_write_costs_its_chunks_until_the_next_open),
         cmocka_unit_test(test_failed_catalogue_batch_is_survived),
