@@ -20,11 +20,13 @@ struct note_row {
     struct note_record record; /* notes and their data owned, in one block */
 };
 
-/* Where the page with this key is. */
+/* Where the page is that a row names as its parent. Most pages are nobody's parent, and a look into the table
+ * is a cache miss, so a bitmap, small enough to stay in cache, is asked first. */
 struct page_place {
     struct cs_key key;
-    struct span *span;
+    struct span *span; /* once linked */
     uint32_t ordinal;
+    bool wanted; /* the slot is taken */
 };
 
 struct loader {
@@ -36,6 +38,7 @@ struct loader {
     struct page_place *places; /* open addressing */
     size_t n_places;           /* a power of two */
     int64_t now_unix;
+    uint8_t *maybe_parent; /* a byte a place: one bit a key, by hash */
 };
 
 struct loader *loader_new(struct cs_store *s)
@@ -57,6 +60,7 @@ void loader_free(struct loader *l)
     free(l->rows);
     free(l->notes);
     free(l->places);
+    free(l->maybe_parent);
     free(l);
 }
 
@@ -129,9 +133,15 @@ static int compare_rows(const void *a, const void *b)
 static struct page_place *place_of(struct loader *l, struct cs_key key)
 {
     size_t at = key.lo & (l->n_places - 1);
-    while (l->places[at].span && !key_equal(l->places[at].key, key))
+    while (l->places[at].wanted && !key_equal(l->places[at].key, key))
         at = (at + 1) & (l->n_places - 1);
     return &l->places[at];
+}
+
+static uint8_t *parent_bit(const struct loader *l, struct cs_key key, uint8_t *mask)
+{
+    *mask = (uint8_t)(1u << (key.hi & 7));
+    return &l->maybe_parent[key.hi >> 3 & (l->n_places - 1)];
 }
 
 static struct span *link_row(struct loader *l, struct row *row)
@@ -162,7 +172,12 @@ static struct span *link_row(struct loader *l, struct row *row)
         return NULL;
     for (uint32_t i = 0; i < r->n_pages; i++) {
         key = key_next(key, r->ids + (size_t)i * pt, pt);
-        *place_of(l, key) = (struct page_place){.key = key, .span = sp, .ordinal = i};
+        uint8_t mask;
+        struct page_place *at = *parent_bit(l, key, &mask) & mask ? place_of(l, key) : NULL;
+        if (at && at->wanted) {
+            at->span = sp;
+            at->ordinal = i;
+        }
     }
     sp->id = r->id;
     sp->disk_bytes = row->disk_bytes;
@@ -219,15 +234,20 @@ static int compare_ids(const void *a, const void *b)
 int loader_finish_locked(struct loader *l)
 {
     struct cs_store *s = l->s;
-    size_t n_pages = 0;
-    for (size_t i = 0; i < l->n_rows; i++)
-        n_pages += l->rows[i].record.n_pages;
-    for (l->n_places = 64; l->n_places < 2 * n_pages;)
+    for (l->n_places = 64; l->n_places < 2 * l->n_rows;)
         l->n_places *= 2;
     l->places = calloc(l->n_places, sizeof *l->places);
-    if (!l->places)
+    l->maybe_parent = calloc(l->n_places, 1);
+    if (!l->places || !l->maybe_parent)
         return CS_ENOMEM;
     l->now_unix = (int64_t)time(NULL);
+    for (size_t i = 0; i < l->n_rows; i++)
+        if (l->rows[i].record.first_position > 0) {
+            struct cs_key parent = l->rows[i].record.parent;
+            uint8_t mask;
+            *parent_bit(l, parent, &mask) |= mask;
+            *place_of(l, parent) = (struct page_place){.key = parent, .wanted = true};
+        }
     if (l->n_rows > 0)
         qsort(l->rows, l->n_rows, sizeof *l->rows, compare_rows);
     for (size_t i = 0; i < l->n_rows; i++)
