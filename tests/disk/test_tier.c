@@ -122,7 +122,7 @@ static void test_write_waits_for_room_of_deletes(void **state)
     rig_init_in_memory(&r, true);
     rig_open(&r);
     enum { N = 400 };
-    struct record_id ids[N];
+    struct record_id ids[N] = {{0, 0}};
     uint32_t n = 0, oldest = 0;
     uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
     while (n < N && tier_disk_free_bytes(r.tier) >= (int64_t)bytes) {
