@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
@@ -131,6 +132,18 @@ static bool is_shortage(const char *problem)
             return true;
     }
     return false;
+}
+
+uint64_t catalog_reserve_bytes(uint64_t share_bytes)
+{
+    uint64_t bytes = share_bytes / 2;
+    return bytes < (32u << 20) ? bytes : 32u << 20;
+}
+
+bool catalog_has_room(int dir_fd, uint64_t bytes)
+{
+    struct statvfs fs;
+    return fstatvfs(dir_fd, &fs) < 0 || (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }
 
 static bool catalog_present(const char *path)

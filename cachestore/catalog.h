@@ -24,10 +24,14 @@
 struct catalog;
 
 /* Opens DIR/catalog; `share_bytes` sizes its buffers. A new one is made when there is none (not when
- * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO (no descriptors or memory, the files are not to blame);
- * err has one line. */
+ * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO (no room, descriptors or memory: the files are not to
+ * blame); err has one line. */
 int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len);
+/* What the file system must have free before the catalogue is written: RocksDB may abort where a write of its
+ * own fails half way. */
+uint64_t catalog_reserve_bytes(uint64_t share_bytes);
+bool catalog_has_room(int dir_fd, uint64_t bytes);
 /* Writes memtables out, so that the next open has no log to replay, and closes. */
 void catalog_close(struct catalog *c);
 /* Removes DIR/catalog. 0 or -errno. */

@@ -21,12 +21,26 @@ static void catalog_reopen(struct tier_disk *t)
         tier_log(t, CS_LOG_WARN, "disk cache: a catalogue batch failed; the catalogue was opened anew");
 }
 
+/* Rows go nowhere while the file system is full; deletes, which make room, may use more of what is left. */
+static bool commit_has_room(struct tier_disk *t, const struct group *g)
+{
+    uint64_t need = catalog_reserve_bytes(t->catalog_share);
+    bool there = catalog_has_room(t->dir_fd, g->deletes != NULL ? need / 4 : need);
+    bool was_broken = t->catalog == NULL || atomic_exchange(&t->catalog_broken, !there);
+    if (!there && !was_broken)
+        tier_log(t, CS_LOG_WARN, "disk cache: the file system is full; what is stored is still read");
+    return there;
+}
+
 static void group_commit(struct tier_disk *t, struct group *g)
 {
+    g->result = CS_EFULL;
+    if (!commit_has_room(t, g))
+        return;
+    g->result = CS_EIO;
     if (t->catalog == NULL)
         catalog_reopen(t);
     struct catalog *c = t->catalog;
-    g->result = CS_EIO;
     if (c == NULL)
         return;
     for (struct transfer *x = g->writes; x != NULL; x = x->next)

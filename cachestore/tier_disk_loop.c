@@ -23,6 +23,8 @@
 
 #include "cachestore/tier_disk_impl.h"
 
+enum { RETRY_MS = 500 };
+
 static uint64_t now_ms(void)
 {
     struct timespec now;
@@ -124,6 +126,7 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     }
     if (t->cancel_all || rec->delete_seen || atomic_load(&t->catalog_broken)) {
         enum tier_result result = atomic_load(&t->catalog_broken) ? TIER_EIO : TIER_CANCELLED;
+        t->retry = result == TIER_EIO;
         tier_record_end(t, rec, false);
         write_end(t, w, result);
         return true;
@@ -347,6 +350,11 @@ static bool flush_due(struct tier_disk *t)
     return t->written_bytes >= t->flush_bytes || now >= t->flush_at_ms;
 }
 
+static bool retry_due(const struct tier_disk *t)
+{
+    return t->retry && !t->flushing && now_ms() >= t->retry_at_ms;
+}
+
 static void flush_begin(struct tier_disk *t)
 {
     uint32_t n_dirty = 0;
@@ -372,7 +380,8 @@ static void flush_begin(struct tier_disk *t)
     g->n_touches = t->n_touches;
     t->touches = NULL;
     t->n_touches = 0;
-    t->flush_timer = false;
+    t->flush_timer = t->retry = false;
+    t->retry_at_ms = now_ms() + RETRY_MS;
     t->flushing = true;
     g->syncs = syncs;
     g->syncs_left = n_dirty;
@@ -399,8 +408,9 @@ static void flush_end(struct tier_disk *t, struct group *g)
         struct disk_record *rec = x->rec;
         struct tier_write *w = x->w;
         if (g->result != CS_OK) {
-            /* Whether the row is there is unknown, so the chunks are neither free nor trusted. */
-            transfer_abandon(x, TIER_EIO, true);
+            /* Where it was tried, whether the row is there is unknown: the chunks are neither free nor
+             * trusted. */
+            transfer_abandon(x, TIER_EIO, g->result != CS_EFULL);
             continue;
         }
         rec->state = REC_DURABLE;
@@ -567,7 +577,7 @@ void *tier_io_main(void *arg)
         bool more = writes_begin(t);
         foreign_fit(t);
         deletes_send(t);
-        if (flush_due(t))
+        if (flush_due(t) || retry_due(t))
             flush_begin(t);
         if (t->kick && !t->flushing && t->writes == NULL && t->writing == NULL && !flush_has_work(t))
             t->kick = false;

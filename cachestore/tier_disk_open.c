@@ -420,6 +420,12 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         goto fail;
     }
     memcpy(secret, t->store.secret, sizeof t->store.secret);
+    if (!catalog_has_room(t->dir_fd, catalog_reserve_bytes(t->catalog_share))) {
+        snprintf(err, err_len, "the file system is full");
+        rc = CS_EIO;
+        goto fail;
+    }
+    t->volumes.reserve_bytes = 2 * catalog_reserve_bytes(t->catalog_share);
     rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
     if (rc == CS_ECORRUPT)
         tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 static void volume_name(char name[24], uint32_t index)
@@ -213,6 +214,16 @@ static int back(struct volumes *v, struct volume *vol, uint32_t first, uint32_t 
     return 0;
 }
 
+/* Chunks that the file system has room for. What cannot be asked is found out by trying. */
+static uint64_t file_system_chunks(const struct volumes *v)
+{
+    struct statvfs fs;
+    if (fstatvfs(v->dir_fd, &fs) < 0)
+        return UINT32_MAX;
+    uint64_t bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    return bytes > v->reserve_bytes ? (bytes - v->reserve_bytes) / v->chunk_bytes : 0;
+}
+
 static int volume_begin(struct volumes *v)
 {
     if (v->n_volumes == VOLUME_COUNT_MAX)
@@ -227,11 +238,15 @@ static int volume_begin(struct volumes *v)
     return rc;
 }
 
-/* Makes up to `want` more free chunks, more where the extent allows. 0 or -errno. */
+/* Makes up to `want` more free chunks, more where the extent allows, fewer where the file system is nearly
+ * full. 0 or -errno. */
 static int grow(struct volumes *v, uint32_t want)
 {
     uint64_t backed = volumes_backed_bytes(v);
     uint64_t room = v->limit_bytes > backed ? (v->limit_bytes - backed) / v->chunk_bytes : 0;
+    uint64_t there = file_system_chunks(v);
+    if (room > there)
+        room = there;
     if (room == 0)
         return -ENOSPC;
     for (uint32_t i = 0; i < v->n_volumes; i++) {
@@ -257,8 +272,12 @@ static int grow(struct volumes *v, uint32_t want)
     if (chunks_resize(&vol->chunks, first + n) < 0)
         return -ENOMEM;
     int rc = back(v, vol, first, n);
-    if (rc < 0)
+    if (rc < 0) {
+        /* A file system that ran full on the way keeps what it has given: let go of it. */
+        if (ftruncate(vol->fd, (off_t)((uint64_t)first * v->chunk_bytes)) < 0)
+            return rc;
         chunks_resize(&vol->chunks, first);
+    }
     return rc;
 }
 

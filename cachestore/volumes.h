@@ -31,6 +31,7 @@ struct volumes {
     int dir_fd;
     uint32_t chunk_bytes, extent_chunks;
     uint64_t limit_bytes;
+    uint64_t reserve_bytes; /* of the file system, left to others by growth */
     bool read_only;
     bool direct; /* O_DIRECT was granted */
     struct volume *volume;

@@ -2,10 +2,13 @@
 #include "cachestore/key.h"
 #include "tests/disk/harness.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 static void test_durable_span_reads_back(void **state)
 {
@@ -383,6 +386,46 @@ static void test_foreign_records_stay_until_room_is_needed(void **state)
     rig_destroy(&r);
 }
 
+static uint64_t available_bytes(int dir_fd)
+{
+    struct statvfs fs;
+    assert_int_equal(fstatvfs(dir_fd, &fs), 0);
+    return (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
+/* An extent that the file system has no room for is no reason to store nothing, nor is the rest of the room
+ * for the volumes to take. */
+static void test_growth_takes_what_a_nearly_full_file_system_has(void **state)
+{
+    (void)state;
+    enum { ROOM = 64 << 20 };
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    int dir_fd = open(r.dir, O_RDONLY | O_DIRECTORY);
+    assert_true(dir_fd >= 0);
+    struct volumes v;
+    char note[160];
+    assert_int_equal(volumes_open(&v, dir_fd, CHUNK, 1 << 30, false, note, sizeof note), 0);
+    volumes_set_limit(&v, 1ull << 40);
+    uint64_t available = available_bytes(dir_fd);
+    assert_true(available > ROOM);
+    v.reserve_bytes = available - ROOM;
+    struct fmt_record_run runs[4];
+    uint32_t n_runs;
+    assert_int_equal(volumes_alloc(&v, 4, runs, &n_runs), 0);
+    assert_int_equal(n_runs, 1);
+    assert_true(volumes_backed_bytes(&v) < 2 * ROOM); /* others use the file system, too */
+    v.reserve_bytes = UINT64_MAX;
+    uint64_t backed = volumes_backed_bytes(&v);
+    while (volumes_alloc(&v, 1, runs, &n_runs) == 0)
+        ;
+    assert_int_equal(volumes_backed_bytes(&v), backed);
+    assert_int_equal(volumes_used_bytes(&v), backed);
+    volumes_close(&v);
+    close(dir_fd);
+    rig_destroy(&r);
+}
+
 static bool within_budget(void *ctx)
 {
     struct rig *r = ctx;
@@ -638,6 +681,7 @@ int main(void)
         cmocka_unit_test(test_time_of_use_survives),
         cmocka_unit_test(test_refused_row_is_deleted),
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
+        cmocka_unit_test(test_growth_takes_what_a_nearly_full_file_system_has),
         cmocka_unit_test(test_foreign_records_leave_a_lowered_budget),
         cmocka_unit_test(test_foreign_parents_leave_after_their_children),
         cmocka_unit_test(test_lowered_budget_gives_room_back),
