@@ -196,6 +196,10 @@ void writeback_pump_locked(struct cs_store *s)
             return;
         }
         if (!room_for_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
+            if (s->writing_bytes > 0) { /* what holds the room can be evicted once it is durable */
+                s->tier->kick(s->disk);
+                return;
+            }
             s->totals.dropped_disk_full++;
             writeback_cancel_locked(s, sp);
             refused = true;

@@ -459,6 +459,28 @@ static void times_of_use_from_the_future_count_as_now(void **state)
     fake_free(&f);
 }
 
+static void a_disk_full_of_writes_under_way_is_waited_for(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.budget = 12 * PAGE}; /* three records of a full span */
+    struct cs_config c = tiny_config(512);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t ids[SPAN_PAGES * PT + 1];
+    for (uint32_t k = 1; k <= 5; k++) {
+        make_ids(ids, SPAN_PAGES * PT + 1, 0, k);
+        round_trip(s, NULL, ids, SPAN_PAGES * PT);
+    }
+    assert_int_equal(f.n_writes, 3);
+    assert_true(f.n_kicks > 0);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(cs_flush(s, 0), CS_OK);
+    assert_int_equal(f.n_written, 5);
+    assert_int_equal(stats_of(s).dropped_disk_full, 0);
+    assert_true(fake_holds(&f, ids));
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 static void a_span_too_large_for_the_disk_is_dropped_and_counted(void **state)
 {
     (void)state;
@@ -623,6 +645,7 @@ int main(void)
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(the_disk_budget_evicts_leaves_first_and_is_never_exceeded),
         cmocka_unit_test(times_of_use_from_the_future_count_as_now),
+        cmocka_unit_test(a_disk_full_of_writes_under_way_is_waited_for),
         cmocka_unit_test(a_span_too_large_for_the_disk_is_dropped_and_counted),
         cmocka_unit_test(failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_turn),
         cmocka_unit_test(no_space_is_answered_by_evicting_and_one_more_try),
