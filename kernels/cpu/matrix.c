@@ -79,7 +79,10 @@ static int put_scale(const struct kn_matrix *m, uint8_t *p, unsigned lane, float
     }
     uint16_t half = vec_f32_to_f16(x);
     float back = vec_f16_to_f32(half);
-    if (memcmp(&back, &x, sizeof x) != 0)
+    uint32_t bits, back_bits;
+    memcpy(&bits, &x, sizeof bits);
+    memcpy(&back_bits, &back, sizeof back_bits);
+    if (back_bits != bits)
         return KN_EINVAL; /* not exact in f16 */
     memcpy(p + lane * sizeof half, &half, sizeof half);
     return KN_OK;

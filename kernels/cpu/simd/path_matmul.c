@@ -333,11 +333,15 @@ INLINE void panel_rows(const struct kn_matrix *m, const struct unpacked *u, uint
     }
 }
 
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* 1, 2, 4 or PANEL_ROWS: the heights that panel_rows is made for */
 static unsigned panel_height(unsigned rows)
 {
-    if (rows <= 2)
-        return rows;
-    return rows <= 4 ? 4 : PANEL_ROWS;
+    return rows <= 2 ? rows : least((rows + 3) / 4 * 4, PANEL_ROWS);
 }
 
 static void matmul_large(const struct kn_matrix *m, uint32_t t0, uint32_t t1, const struct kn_panel *x,
@@ -346,7 +350,7 @@ static void matmul_large(const struct kn_matrix *m, uint32_t t0, uint32_t t1, co
     struct unpacked u = unpacked_at(scratch);
     uint32_t blocks = m->spec.cols / KN_BLOCK, groups_a_block = KN_BLOCK / m->spec.group;
     for (uint32_t t = t0; t < t1; t += UNPACK_TILES) {
-        unsigned tiles = t1 - t < UNPACK_TILES ? 1 : UNPACK_TILES;
+        unsigned tiles = least(t1 - t, UNPACK_TILES);
         for (uint32_t b = 0; b < blocks; b += KN_UNPACK_BLOCKS) {
             uint32_t count = blocks - b < KN_UNPACK_BLOCKS ? blocks - b : KN_UNPACK_BLOCKS;
             for (unsigned i = 0; i < tiles; i++)
