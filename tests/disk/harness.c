@@ -130,6 +130,10 @@ static int on_notes(void *ctx, const struct note_record *n)
     r->n_notes_seen += n->n_notes;
     r->note_owner = n->owner;
     r->note_row = n->id;
+    if (record_id_equal(n->id, n->owner)) { /* directly behind their span */
+        assert_true(r->n_seen > 0 && record_id_equal(r->seen[r->n_seen - 1].id, n->owner));
+        r->seen[r->n_seen - 1].has_notes = true;
+    }
     if (n->n_notes > 0)
         snprintf(r->note_text, sizeof r->note_text, "%.*s", (int)n->notes[0].len,
                  (const char *)n->notes[0].data);

@@ -23,6 +23,7 @@ struct seen_span {
     uint32_t number, n_pages;
     uint64_t disk_bytes;
     int64_t used_unix;
+    bool has_notes; /* in its own row */
 };
 
 /* An open tier and what it reported when it opened. */
