@@ -269,16 +269,21 @@ static int grow(struct volumes *v, uint32_t want)
     uint32_t first = vol->chunks.n, n = v->extent_chunks < want ? want : v->extent_chunks;
     if (n > room)
         n = (uint32_t)room;
-    if (chunks_resize(&vol->chunks, first + n) < 0)
-        return -ENOMEM;
-    int rc = back(v, vol, first, n);
-    if (rc < 0) {
+    for (;;) {
+        if (chunks_resize(&vol->chunks, first + n) < 0)
+            return -ENOMEM;
+        int rc = back(v, vol, first, n);
+        if (rc == 0)
+            return 0;
         /* A file system that ran full on the way keeps what it has given: let go of it. */
         if (ftruncate(vol->fd, (off_t)((uint64_t)first * v->chunk_bytes)) < 0)
             return rc;
         chunks_resize(&vol->chunks, first);
+        /* A quota or a limit may still allow less. */
+        if (rc != -ENOSPC || n <= want)
+            return rc;
+        n = n / 2 > want ? n / 2 : want;
     }
-    return rc;
 }
 
 /* One run of n_chunks if any volume has it; with `whole` false the first fragment instead. */

@@ -426,6 +426,35 @@ static void test_growth_takes_what_a_nearly_full_file_system_has(void **state)
     rig_destroy(&r);
 }
 
+/* A limit that no extent fits into still leaves room for records. */
+static void test_growth_takes_what_a_limit_allows(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    signal(SIGXFSZ, SIG_IGN);
+    struct rlimit old, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small = (struct rlimit){.rlim_cur = EXTENT / 2, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct span_io *s[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        s[i] = span_make(&r, i, 12);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r.tier);
+    enum tier_result results[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        results[i] = span_wait(s[i]);
+        span_free(s[i]);
+    }
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    assert_int_equal(results[0], TIER_OK);
+    assert_int_equal(results[1], TIER_OK);
+    rig_destroy(&r);
+}
+
 static bool within_budget(void *ctx)
 {
     struct rig *r = ctx;
@@ -682,6 +711,7 @@ int main(void)
         cmocka_unit_test(test_refused_row_is_deleted),
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
         cmocka_unit_test(test_growth_takes_what_a_nearly_full_file_system_has),
+        cmocka_unit_test(test_growth_takes_what_a_limit_allows),
         cmocka_unit_test(test_foreign_records_leave_a_lowered_budget),
         cmocka_unit_test(test_foreign_parents_leave_after_their_children),
         cmocka_unit_test(test_lowered_budget_gives_room_back),
