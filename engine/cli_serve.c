@@ -96,12 +96,13 @@ int cli_serve(const struct cli_options *o)
         fprintf(stderr, "isotherm serve: %s\n", err);
         return rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
     }
+    char address[300];
+    snprintf(address, sizeof address, "http://%s:%u", o->host, eng_server_port(server));
+    say(o, CS_LOG_INFO, "listening on %s, loading", address);
     int exit_code;
     struct eng_engine *engine = open_engine(o, &signals, &exit_code);
     if (engine) {
         eng_server_ready(server, engine);
-        char address[300];
-        snprintf(address, sizeof address, "http://%s:%u", o->host, eng_server_port(server));
         say(o, CS_LOG_INFO, "serving on %s", address);
         int number;
         do {

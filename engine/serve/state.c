@@ -132,6 +132,7 @@ static json_t *faults_json(const struct cs_stats *st)
     set_number(object, "dropped_queue_full", st->dropped_queue_full);
     set_number(object, "dropped_index_full", st->dropped_index_full);
     set_number(object, "dropped_disk_full", st->dropped_disk_full);
+    set_number(object, "dropped_notes", st->dropped_notes);
     return object;
 }
 
