@@ -72,7 +72,7 @@ class Server:
         """Waits until everything published is durable."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            if json.loads(self.get("/cache")[1])["disk"]["pending_bytes"] == 0:
+            if json.loads(self.get("/cache")[1])["pending_bytes"] == 0:
                 return
             time.sleep(0.02)
         sys.exit("the store did not become durable within 60 s")

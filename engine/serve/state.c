@@ -266,6 +266,8 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_dropped_total", "reason", "queue_full", st->dropped_queue_full);
     metric_labelled(out, "cache_dropped_total", "reason", "index_full", st->dropped_index_full);
     metric_labelled(out, "cache_dropped_total", "reason", "disk_full", st->dropped_disk_full);
+    metric(out, "cache_dropped_notes_total", COUNTER,
+           "Notes kept in memory only: the catalogue's share is full.", st->dropped_notes);
     metric_head(out, "cache_faults_total", COUNTER, "Faults of stored bytes, each served as a miss.");
     metric_labelled(out, "cache_faults_total", "kind", "corrupt_header", st->corrupt_header);
     metric_labelled(out, "cache_faults_total", "kind", "corrupt_tokens", st->corrupt_tokens);
