@@ -174,9 +174,8 @@ struct tier_disk {
     bool flushing, deleting, kick, closing, cancel_all;
     bool notes_dropped_said;
     bool flush_timer;
-    uint64_t retry_at_ms;
     bool retry; /* writes were refused: an empty group finds out whether the catalogue can be written again */
-    uint64_t flush_at_ms;
+    uint64_t flush_at_ms, retry_at_ms;
     struct disk_record **foreign; /* in the order in which they leave */
     size_t n_foreign, next_foreign;
 
