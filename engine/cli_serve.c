@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #define FLUSH_DEADLINE_MS 10000
@@ -97,7 +98,9 @@ int cli_serve(const struct cli_options *o)
         return rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
     }
     char address[300];
-    snprintf(address, sizeof address, "http://%s:%u", o->host, eng_server_port(server));
+    bool v6 = strchr(o->host, ':') != NULL; /* in a URL its address stands in brackets */
+    snprintf(address, sizeof address, v6 ? "http://[%s]:%u" : "http://%s:%u", o->host,
+             eng_server_port(server));
     say(o, CS_LOG_INFO, "listening on %s, loading", address);
     int exit_code;
     struct eng_engine *engine = open_engine(o, &signals, &exit_code);

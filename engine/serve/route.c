@@ -314,7 +314,9 @@ static void log_call(struct eng_call *c)
     if (c->status >= 500 && c->status != 503)
         eng_server_log(c->server, CS_LOG_WARN, "%s %d", c->route ? c->route->path : "?", c->status);
     else if (ran && !done)
-        eng_server_log(c->server, CS_LOG_INFO, "%s cancelled by the client", c->route->path);
+        eng_server_log(c->server, CS_LOG_INFO, "%s %s", c->route->path,
+                       atomic_load(&c->server->stopping) ? "cut off: the server stops"
+                                                         : "cancelled by the client");
     else if (ran)
         eng_server_log(c->server, CS_LOG_INFO,
                        "%s %d · prompt %u · reused %u device %u disk (%s) · reply %u · prefill %.0f ms · "

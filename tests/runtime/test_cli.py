@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,15 @@ class Help(unittest.TestCase):
                 self.assertIn(flag, result.stdout)
         self.assertTrue(isotherm("--version").stdout.startswith("isotherm "))
         self.assertEqual(isotherm().returncode, 2)
+
+
+class Output(unittest.TestCase):
+    def test_what_cannot_be_written_is_a_failure(self):
+        for arguments in (("--help",), ("info", "--model", MODEL), ("run", "--model", MODEL, "--max-tokens", "2", "-p", "x")):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([ISOTHERM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+            self.assertEqual(result.returncode, 1, arguments)
+            self.assertIn("standard output", result.stderr)
 
 
 class Info(unittest.TestCase):
@@ -164,6 +174,26 @@ class Serve(unittest.TestCase):
         for line in log:
             entry = json.loads(line)
             self.assertEqual(sorted(entry), ["level", "message", "time"])
+
+    def test_the_stop_is_not_blamed_on_the_client(self):
+        process, port, _ = self.serve("--context", "100000", "--kv-cache", "64M")  # a reply too long to be done first
+        body = {"prompt": "x", "max_tokens": 100000, "ignore_eos": True, "stream": True}
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            self.assertTrue(answer.readline().startswith(b"data: "))
+            log = self.stop(process, signal.SIGTERM)
+        self.assertIn("/v1/completions cut off: the server stops", log)
+        self.assertNotIn("by the client", log)
+
+    def test_an_ipv6_address_is_printed_as_a_url(self):
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            self.skipTest("no IPv6 here")
+        process = subprocess.Popen([ISOTHERM, "serve", "--model", MODEL, "--host", "::1", "--port", "0"], stderr=subprocess.PIPE, text=True)
+        line = next((line for line in process.stderr if line.startswith("serving on ")), "")
+        self.stop(process, signal.SIGTERM)
+        self.assertRegex(line, r"http://\[::1\]:\d+$")
 
     def test_a_signal_while_loading_ends_it(self):
         process = subprocess.Popen([ISOTHERM, "serve", "--model", MODEL, "--port", "0"], stderr=subprocess.PIPE, text=True)
