@@ -185,7 +185,8 @@ struct eng_route {
     const char *content_type;                         /* NULL: JSON */
     bool prefix;                                      /* more of the path may follow */
     bool open;                                        /* needs no key */
-    bool always;                                      /* works while the model is loading */
+    bool operators; /* speaks of all tenants: where keys are, only an operator's opens it */
+    bool always;    /* works while the model is loading */
 };
 
 enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,

@@ -21,6 +21,7 @@ enum { KEY_BYTES = 256 }; /* a key's block; the longest key is one shorter */
 struct api_key {
     char block[KEY_BYTES];
     struct cs_tenant tenant;
+    bool is_operator;
 };
 
 struct eng_keys {
@@ -43,8 +44,14 @@ static int tenant_from_key(const char *key, struct cs_tenant *tenant)
     return result;
 }
 
-static int add_key(struct eng_keys *keys, const char *key, char *err, size_t err_len)
+/* line: "KEY" or "operator KEY" */
+static int add_key(struct eng_keys *keys, const char *line, char *err, size_t err_len)
 {
+    static const char mark[] = "operator";
+    size_t mark_len = sizeof mark - 1;
+    bool is_operator =
+        strncmp(line, mark, mark_len) == 0 && (line[mark_len] == ' ' || line[mark_len] == '\t');
+    const char *key = is_operator ? line + mark_len + strspn(line + mark_len, " \t") : line;
     if (strlen(key) >= KEY_BYTES) {
         snprintf(err, err_len, "API key file: a key is longer than %d bytes", KEY_BYTES - 1);
         return -1;
@@ -58,6 +65,7 @@ static int add_key(struct eng_keys *keys, const char *key, char *err, size_t err
     struct api_key *slot = &keys->list[keys->n];
     memset(slot, 0, sizeof *slot);
     snprintf(slot->block, sizeof slot->block, "%s", key);
+    slot->is_operator = is_operator;
     if (tenant_from_key(key, &slot->tenant) != 0) {
         snprintf(err, err_len, "API key file: this system's crypt() cannot hash a key");
         return -1;
@@ -129,7 +137,8 @@ void eng_keys_free(struct eng_keys *keys)
     free(keys);
 }
 
-bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant)
+bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant,
+                   bool *is_operator)
 {
     char block[KEY_BYTES] = {0}; /* padding, not termination: all of it is compared */
     if (!authorization || strncasecmp(authorization, "Bearer ", 7) != 0)
@@ -149,6 +158,7 @@ bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struc
         if (difference == 0) {
             found = true;
             *tenant = keys->list[i].tenant;
+            *is_operator = keys->list[i].is_operator;
         }
     }
     explicit_bzero(block, sizeof block);

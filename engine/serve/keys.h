@@ -1,6 +1,7 @@
 /*
- * API keys: one a line in a file, each a tenant of its own. Neither a key nor a part of one is ever logged or
- * put into a message.
+ * API keys: one a line in a file, each a tenant of its own. A line "operator KEY" makes its key an
+ * operator's: only those see /cache and /metrics, whose counters speak of all tenants. Neither a key nor a
+ * part of one is ever logged or put into a message.
  *
  * Immutable after eng_keys_load; any thread.
  */
@@ -16,6 +17,7 @@ int eng_keys_load(const char *path, struct eng_keys **out, char *err, size_t err
 void eng_keys_free(struct eng_keys *keys);
 /* The tenant of the key in an Authorization header's value ("Bearer KEY"; NULL: no header). False: no such
  * key. The time taken does not depend on how much of a key is right. */
-bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant);
+bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant,
+                   bool *is_operator);
 
 #endif

@@ -30,8 +30,9 @@ static const struct eng_route routes[] = {
     {.path = "/metrics",
      .get = eng_state_metrics,
      .always = true,
+     .operators = true,
      .content_type = "text/plain; version=0.0.4; charset=utf-8"},
-    {.path = "/cache", .get = eng_state_cache},
+    {.path = "/cache", .get = eng_state_cache, .operators = true},
     {.path = "/v1/models", .get = eng_state_models},
     {.path = "/v1/models/", .prefix = true, .get = eng_state_models},
     {.path = "/v1/chat/completions", .post = post_chat},
@@ -177,9 +178,16 @@ static void judge(struct eng_call *c, struct MHD_Connection *mhd, const char *ur
     }
     if (preflight)
         return;
-    if (s->keys && !c->route->open && !eng_keys_find(s->keys, header(mhd, "Authorization"), &c->tenant)) {
+    bool is_operator = !s->keys;
+    if (s->keys && !c->route->open &&
+        !eng_keys_find(s->keys, header(mhd, "Authorization"), &c->tenant, &is_operator)) {
         eng_api_fail_as(err, 401, "authentication_error", "invalid_api_key",
                         "A valid API key is needed: send it as 'Authorization: Bearer KEY'.");
+        return;
+    }
+    if (c->route->operators && !is_operator) {
+        eng_api_fail_as(err, 403, "permission_error", "operators_only",
+                        "%s counts what all tenants do: it needs the key of an operator.", c->route->path);
         return;
     }
     if (!c->route->always && !atomic_load(&s->engine)) {

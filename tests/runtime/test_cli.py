@@ -136,8 +136,11 @@ class Serve(unittest.TestCase):
         log = []
         for line in process.stderr:
             log.append(line)
-            if "http://127.0.0.1:" in line:
-                return process, int(re.search(r"http://127\.0\.0\.1:(\d+)", line).group(1)), log
+            ready = re.search(r"serving on http://127\.0\.0\.1:(\d+)", line)
+            if ready:
+                self.addCleanup(process.kill)
+                return process, int(ready.group(1)), log
+        process.kill()
         self.fail("".join(log))
 
     def ask(self, port):

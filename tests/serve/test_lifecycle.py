@@ -166,13 +166,13 @@ class FullQueue(ServerCase):
 
 
 class Keys(unittest.TestCase):
-    ALICE, BOB = "sk-alice-0123456789", "sk-bob-9876543210"
+    ALICE, BOB, OPERATOR = "sk-alice-0123456789", "sk-bob-9876543210", "sk-operator-5555"
 
     @classmethod
     def setUpClass(cls):
         cls.stack = contextlib.ExitStack()
         file = cls.stack.enter_context(tempfile.NamedTemporaryFile("w"))
-        file.write(f"# keys of the test\n\n{cls.ALICE}\n  {cls.BOB}  \n")
+        file.write(f"# keys of the test\n\n{cls.ALICE}\n  {cls.BOB}  \noperator {cls.OPERATOR}\n")
         file.flush()
         cls.server = cls.stack.enter_context(Server(tiny_model(), "--api-key-file", file.name, "--host", "0.0.0.0"))
 
@@ -192,9 +192,16 @@ class Keys(unittest.TestCase):
             self.assertEqual(reply.headers["WWW-Authenticate"], "Bearer")
         for path in ("/v1/models", "/cache", "/metrics"):
             self.assertEqual(self.server.get(path).status, 401)
-        for key in (self.ALICE, self.BOB):
+        for key in (self.ALICE, self.BOB, self.OPERATOR):
             self.assertEqual(self.ask(key).status, 200)
-        self.assertEqual(self.server.get("/cache", Authorization=f"bearer  {self.BOB}").status, 200)
+        self.assertEqual(self.server.get("/v1/models", Authorization=f"bearer  {self.BOB}").status, 200)
+
+    def test_counters_of_all_tenants_are_for_operators(self):
+        for path in ("/cache", "/metrics"):
+            self.assertEqual(self.server.get(path, Authorization=f"Bearer {self.OPERATOR}").status, 200)
+            reply = self.server.get(path, Authorization=f"Bearer {self.BOB}")
+            self.assertEqual(reply.status, 403)
+            self.assertEqual(reply.error["code"], "operators_only")
 
     def test_health_page_and_preflight_need_no_key(self):
         for path in ("/health", "/"):
