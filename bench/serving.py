@@ -168,7 +168,7 @@ def gap(options):
                 time.sleep(0.005)
             alone = statistics.median(b - a for a, b in zip(times[8:], times[9:]))
             began = time.monotonic()
-            _, usage, first = server.chat(conversation(random.Random(1000 + n), 41, 12300))
+            _, usage, first = server.chat(conversation(random.Random(1000 + n), 41, 13700))
             ended = time.monotonic()
             inside = [b - a for a, b in zip(times, times[1:]) if b > began and a < ended]
             gaps.extend(inside)
