@@ -200,6 +200,11 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         return ENG_EINVAL;
     }
     int rc = cs_open(&config, &e->store, err, err_len);
+    if (rc == CS_ENOMEM || rc == CS_EINVAL)
+        snprintf(err, err_len,
+                 "a KV cache of %s and the index of a disk cache of %s are more than can be had",
+                 sizing_text(config.arena_bytes, a),
+                 sizing_text(c->disk_dir ? config.disk_bytes : 0, (char[32]){0}));
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? ENG_ENOMEM : rc == CS_EINVAL ? ENG_EINVAL : ENG_EIO;
 

@@ -58,6 +58,8 @@ class Refusals(unittest.TestCase):
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
         self.assertIn("less than two pages", result.stderr.splitlines()[-1])
+        result = isotherm("run", "--model", MODEL, "--kv-cache", "8000T", "-p", "x")  # more than there are addresses
+        self.assertIn("a KV cache of 8000.0 TiB", result.stderr.splitlines()[-1])
 
     def test_files(self):
         self.refuse("No such file", "serve", "--model", "/nonexistent.gguf")
