@@ -217,8 +217,14 @@ class Server:
         """Waits until everything published is durable."""
         wait_until("pending_bytes is 0", lambda: self.cache()["pending_bytes"] == 0)
 
-    def fds(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+    def fds(self, outside=None):
+        """Open descriptors; those of files below `outside` are left out."""
+        folder, count = f"/proc/{self.process.pid}/fd", 0
+        for name in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(os.path.join(folder, name))
+                count += not (outside and target.startswith(outside + "/"))
+        return count
 
     def resident_bytes(self):
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as f:
