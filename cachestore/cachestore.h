@@ -6,11 +6,21 @@
  * prompt with the same leading token ids, written behind to disk and read back after a restart. The store
  * knows pages as opaque bytes.
  *
- *   cs_sequence_open(ids)   longest stored prefix found by rolling hash, proven by token ids; what is on disk
- * starts loading cs_sequence_poll()      ... until everything has landed, or the deadline has passed (then:
- * the verified part) cs_sequence_grow()      pages for the tokens to come cs_sequence_publish()   all full
- * pages so far (and notes) in one call cs_sequence_close()     references dropped; what was published stays
- * while bytes last
+ *   cs_sequence_open(ids)      longest stored prefix found by rolling hash, proven by token ids; what is on
+ *                              disk starts loading
+ *   cs_sequence_poll()         ... until everything has landed, or the deadline has passed (then: the
+ *                              verified part)
+ *   cs_sequence_place()        positions where checkpoints are wanted, once, before the first step
+ *   cs_sequence_grow()         pages for the tokens to come
+ *   cs_sequence_step_begin()   window pages of the next tokens and memory of the checkpoints among them
+ *   cs_sequence_step_end()     ... computed: window pages that nothing needs are free again
+ *   cs_sequence_publish()      all full pages and checkpoints so far (and notes) in one call
+ *   cs_sequence_close()        references dropped; what was published stays while bytes last
+ *
+ * A model that needs more than pages to resume (windows, recurrent state) resumes at checkpoints. The store
+ * knows one as opaque bytes: state_bytes in blocks of the arena, and references to the pages of the window
+ * groups that cover the last window_tokens positions. All blocks have one stride, so no kind can starve
+ * another. For a dense model all of that is 0 and place, step_begin and step_end need not be called.
  *
  * A key is a chain over token ids, page by page, seeded by the store's secret, the fingerprint and the
  * tenant: another model's or another tenant's bytes are never found. The hash finds; stored ids and seeded
@@ -62,6 +72,16 @@ struct cs_config {
     uint64_t page_bytes;
     uint8_t fingerprint[32]; /* whatever, if changed, makes stored KV useless */
 
+    /* What a resumed sequence needs beside its pages; all 0: nothing, every page edge can be resumed at. */
+    uint32_t window_groups; /* page tables beside the first; each of their pages is a block like any other */
+    uint32_t window_tokens; /* positions a window layer reads, its own included */
+    uint64_t state_bytes;   /* opaque bytes of a checkpoint */
+    uint32_t grid_tokens; /* checkpoints lie at multiples of it; a multiple of page_tokens; 0: page_tokens */
+    uint32_t checkpoints_a_path;  /* K of placement: thins one path, is no capacity; 0: 8 */
+    uint32_t checkpoint_grace_ms; /* a checkpoint is written to disk so long after it was published, or under
+                                     pressure, so that one thinned at once costs no write; 0: 10 s;
+                                     UINT32_MAX: at once */
+
     /* Budgets in bytes, enforced at all times. */
     uint64_t arena_bytes; /* at least one page */
     uint64_t index_bytes; /* spans, token ids, notes; 0: arena_bytes / 64, at least 16 MiB, plus the same of
@@ -108,13 +128,17 @@ enum cs_miss {
     CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
     CS_MISS_IO,         /* the read failed */
     CS_MISS_ARENA_FULL, /* no page to restore into */
+    CS_MISS_STATE, /* pages match further, but no checkpoint was ever kept closer to there ("state_missing")
+                    */
     CS_MISS_COUNT
 };
 const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */
 
 struct cs_reuse {
     uint32_t tokens_device,
-        tokens_disk; /* reused, by the tier they came from; their sum is a multiple of page_tokens */
+        tokens_disk;         /* reused, by the tier they came from; their sum is a multiple of page_tokens */
+    uint32_t tokens_matched; /* stored pages found and proven; more than were reused where no checkpoint lies
+                                at or close (grid_tokens) before their end */
     enum cs_miss miss;
     uint32_t restore_us; /* open to last landed byte */
 };
@@ -140,6 +164,59 @@ int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens);
 /* One pointer a page, valid until the next grow, publish or close of this sequence. */
 void *const *cs_sequence_pages(const struct cs_sequence *q);
 size_t cs_sequence_n_pages(const struct cs_sequence *q);
+
+/* ---- checkpoints: of models with windows or state only --------------------------------------------------
+ */
+
+/* Kind of a boundary, for placement. */
+enum cs_boundary_kind {
+    CS_BOUNDARY_TURN,   /* a role change, or the end of a reply */
+    CS_BOUNDARY_SYSTEM, /* behind the system message: shared by many, never thinned out */
+    CS_BOUNDARY_BRANCH, /* where stored paths part; the store finds these itself */
+    CS_BOUNDARY_END,    /* the end of the prompt */
+};
+struct cs_boundary {
+    uint32_t position; /* tokens before it; the checkpoint lies on the grid at or before it */
+    enum cs_boundary_kind kind;
+};
+
+/* Says where this sequence may be resumed later: boundaries (ascending) of the n_tokens that will be computed
+ * first (the whole prompt; the end is taken at or before n_tokens - 1). The store adds the branch point it
+ * has found, thins them together with the checkpoints that the path has already (policy/placement.h) and
+ * remembers which are wanted. Replaces what an earlier call wanted. CS_OK, CS_ENOMEM. */
+int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundaries, size_t n,
+                      uint32_t n_tokens);
+
+/* Table of a window group, cs_sequence_n_pages pointers; NULL where no page is held. Valid as
+ * cs_sequence_pages. */
+void *const *cs_sequence_window_pages(const struct cs_sequence *q, uint32_t group);
+
+/* A checkpoint wanted in a step: state_bytes to be written to these blocks of the arena (n_blocks of the
+ * stride; none without state_bytes). */
+struct cs_capture {
+    uint32_t position;
+    void *const *blocks;
+    uint32_t n_blocks;
+};
+/* Before a step that computes tokens [from, to): window pages for them, memory for the checkpoints wanted at
+ * positions in (from, to]. *captures is owned by the sequence and valid until step_end. A checkpoint for
+ * which there is no memory is skipped and counted. CS_OK, CS_EFULL (no window pages; nothing changed),
+ * CS_EINVAL (grow does not cover `to`), CS_ENOMEM. */
+int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
+                           const struct cs_capture **captures, size_t *n_captures);
+/* All tokens before `to` have been computed: window pages stay where the next token, a wanted checkpoint or
+ * the one at the last grid position needs them; the others are free. captured false: the captures of this
+ * step hold nothing. */
+void cs_sequence_step_end(struct cs_sequence *q, uint32_t to, bool captured);
+/* A checkpoint outside a step, at the last grid position at or before what has been computed: the end of a
+ * turn. Gives the blocks to write (as above). CS_ENOTFOUND: there is one already, or the position is 0;
+ * CS_EFULL. */
+int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const struct cs_capture **capture);
+
+/* After poll returned 1: the blocks that hold the state of the position where the sequence resumes; NULL at
+ * position 0 or without state. Copy them, then let them go. */
+void *const *cs_sequence_state(const struct cs_sequence *q, uint32_t *n_blocks);
+void cs_sequence_state_done(struct cs_sequence *q);
 
 /* A note: small opaque bytes addressed by a caller's key, living and dying with the path they were published
  * with. */
@@ -185,6 +262,7 @@ struct cs_stats {
     /* device */
     uint64_t arena_bytes, page_stride, pages_total, pages_free, pages_live,
         pages_cached; /* total = free + live + cached; live: referenced by a sequence */
+    uint64_t checkpoints, checkpoint_blocks; /* blocks of pages_cached and pages_live that checkpoints hold */
     /* index */
     uint64_t spans, notes, index_bytes, index_budget;
     /* disk */
@@ -197,7 +275,9 @@ struct cs_stats {
     uint64_t lookups, hits_full, hits_partial,
         misses[CS_MISS_COUNT]; /* lookups = sum of misses[] (NONE is a full hit) */
     uint64_t tokens_looked_up, tokens_device, tokens_disk;
-    uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages;
+    uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages, publish_checkpoints;
+    uint64_t captures, thinned_checkpoints, dropped_checkpoints; /* dropped: no memory when it was wanted */
+    uint64_t evicted_device_checkpoints, evicted_disk_checkpoints;
     uint64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches, catalog_rows;
     uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
         dropped_index_full, dropped_disk_full;
@@ -218,6 +298,8 @@ struct cs_store_info {
     uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_notes, payload_bytes;
 };
 struct cs_span_info {
+    bool checkpoint; /* state at first_position, child of the span that holds the page before it; n_pages: its
+                        blocks */
     uint64_t record_id[2];        /* nonce, sequence */
     uint64_t parent_record_id[2]; /* the span that holds the page before; zero at a root or where it is not
                                      stored */

@@ -48,6 +48,7 @@ static const char *const miss_names[CS_MISS_COUNT] = {
     [CS_MISS_CORRUPT] = "corrupt",
     [CS_MISS_IO] = "io",
     [CS_MISS_ARENA_FULL] = "arena_full",
+    [CS_MISS_STATE] = "state_missing",
 };
 
 const char *cs_miss_name(enum cs_miss m)

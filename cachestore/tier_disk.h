@@ -32,15 +32,25 @@ static inline bool record_id_equal(struct record_id a, struct record_id b)
     return a.nonce == b.nonce && a.sequence == b.sequence;
 }
 
-/* What a span's record says of itself; also what the catalogue gives back at open. */
+enum record_kind {
+    RECORD_SPAN = 1,
+    RECORD_CHECKPOINT = 2, /* the pages are blocks: state first, then the window pages, group by group */
+};
+
+/* What a record says of itself; also what the catalogue gives back at open. */
 struct span_record {
     struct record_id id;
-    struct cs_key key;    /* of the span's first page */
+    enum record_kind kind;
+    struct cs_key
+        key; /* of the span's first page; of a checkpoint: its own, made from the parent's (key.h) */
     struct cs_key parent; /* of the page before it; zero at a root */
     struct cs_tenant tenant;
-    uint32_t first_position; /* tokens before the span */
-    uint32_t n_pages;        /* at most fmt_record_pages_per_span() of formats/record.h */
-    const uint32_t *ids;     /* n_pages * page_tokens; owned by whoever made the struct */
+    uint32_t first_position; /* tokens before it */
+    uint32_t
+        n_pages; /* span: at most fmt_record_pages_per_span() of formats/record.h; checkpoint: its blocks */
+    uint32_t flags;      /* checkpoint: enum cs_boundary_kind */
+    const uint32_t *ids; /* span: n_pages * page_tokens; checkpoint: the page_tokens ids before it; owned by
+                            whoever made the struct */
     int64_t created_unix, used_unix;
 };
 

@@ -133,6 +133,39 @@ void kn_rope(struct kn_backend *b, const struct kn_rope_table *t, bool interleav
 void kn_silu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
                  size_t dim);
 
+/* y (n, dim) = gelu(g) * u, laid out as kn_silu_mul's; gelu(g) = g / (1 + exp(-2 * c)), c = sqrt(2 / pi) * (g
+ * + 0.044715
+ * * g^3): the tanh form. */
+void kn_gelu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
+                 size_t dim);
+
+/* x (n, heads * dim) *= sigmoid(gate), one gate a value (gate (n, heads * dim)) or, with gate_per_head, one a
+ * head (gate (n, heads)). */
+void kn_sigmoid_mul(struct kn_backend *b, float *x, size_t ldx, const float *gate, size_t ldgate,
+                    bool gate_per_head, size_t n, size_t heads, size_t dim);
+
+/* y (n, heads * dim) = rmsnorm(x) * w * silu(z), head by head; the output norm of Gated DeltaNet. y may be x.
+ * w (dim). */
+void kn_rmsnorm_gated(struct kn_backend *b, const float *x, size_t ldx, const float *w, float eps,
+                      const float *z, size_t ldz, float *y, size_t ldy, size_t n, size_t heads, size_t dim);
+
+/* x (n, dim) *= factor; x (n, dim) += y. */
+void kn_scale(struct kn_backend *b, float *x, size_t ldx, float factor, size_t n, size_t dim);
+void kn_add(struct kn_backend *b, float *x, size_t ldx, const float *y, size_t ldy, size_t n, size_t dim);
+
+/* ---- experts ----------------------------------------------------------------------------------------- */
+
+/* Softmax over the logits (n, experts), the `used` likeliest of each row (the lowest id on a tie) in
+ * ascending order of id, and their weights; renormalise: weights sum to 1. ids and weights are (n, used). */
+void kn_route(struct kn_backend *b, const float *logits, size_t ld, size_t n, size_t experts, size_t used,
+              bool renormalise, uint32_t *ids, float *weights);
+/* y (n, dim): row i = row rows[i] of x. */
+void kn_rows_take(struct kn_backend *b, const float *x, size_t ldx, const uint32_t *rows, size_t n,
+                  size_t dim, float *y, size_t ldy);
+/* Row rows[i] of y = fma(weights[i], row i of x, that row); rows are distinct. */
+void kn_rows_add(struct kn_backend *b, const float *x, size_t ldx, const uint32_t *rows, const float *weights,
+                 size_t n, size_t dim, float *y, size_t ldy);
+
 /* max and log(sum(exp(x - max))) + max of n floats; index of the largest, lowest index on a tie. NaN counts
  * as -inf. */
 void kn_logsumexp(struct kn_backend *b, const float *x, size_t n, float *max, float *lse);
@@ -178,6 +211,81 @@ void kn_kv_put(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t laye
 int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
                  const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, float scale, const float *q,
                  size_t ldq, float *out, size_t ldo);
+
+/* The same over the last `window` positions only, the row's own included (0: all). Pages that lie wholly
+ * before every row's window are not read and may be NULL. Positions of a group that are outside a row's
+ * window count as absent; which pages exist changes no bit. */
+int kn_attention_window(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
+                        const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, uint32_t window,
+                        float scale, const float *q, size_t ldq, float *out, size_t ldo);
+
+/* ---- Gated DeltaNet ----------------------------------------------------------------------------------
+ *
+ * One layer's short convolution and delta rule, in the block form: inside an absolute block of KN_DELTA_BLOCK
+ * positions with start state S (v_heads, dim of k, dim of v), rows keep k_j, d_j and the running sum G_j, and
+ *   d_i = beta_i (v_i - e^G_i S^T k_i - sum_{j<i} e^(G_i - G_j) (k_j . k_i) d_j)
+ *   o_i = e^G_i S^T q_i + sum_{j<=i} e^(G_i - G_j) (k_j . q_i) d_j
+ * and at the block's end S <- e^G_63 S + sum_j e^(G_63 - G_j) k_j d_j^T. Row i depends on rows <= i of its
+ * block and on S only, and every sum has one order, so chunk edges, batch and decode against prefill change
+ * no bit.
+ *
+ * Live memory of a sequence and layer: the state at the start of the open block (S, then the `conv - 1` rows
+ * of convolution input before it, in the taps' dtype), then what the open block has so far. The first
+ * kn_delta_state_bytes of it are what a checkpoint at the last block edge holds. */
+#define KN_DELTA_BLOCK 64
+
+struct kn_delta_shape {
+    uint32_t k_heads, v_heads; /* v_heads a multiple of k_heads */
+    uint32_t dim;              /* of a k head and of a v head; a multiple of 16 up to 256 */
+    uint32_t conv;             /* taps of the convolution, the current row included: 2 to 8 */
+    bool tiled;                /* v head h is served by k head h % k_heads; else by h / (v_heads / k_heads) */
+    enum kn_kv_dtype taps;     /* convolution input is rounded to it, live as well */
+    float eps;                 /* of the l2 norms of q and k */
+};
+/* Columns of a row of convolution input: q (k_heads * dim), k (k_heads * dim), v (v_heads * dim). */
+uint32_t kn_delta_columns(const struct kn_delta_shape *s);
+uint64_t kn_delta_state_bytes(const struct kn_delta_shape *s);
+uint64_t kn_delta_live_bytes(const struct kn_delta_shape *s);
+
+/* Bytes in equal blocks: byte i is blocks[i / stride][i % stride]. */
+struct kn_blocks {
+    void *const *blocks;
+    uint64_t stride;
+};
+
+/* A state wanted inside a step: at `position` (a multiple of KN_DELTA_BLOCK, pos0 < position <= pos0 + n) the
+ * layer's state bytes go to `to` at byte `offset`. */
+struct kn_delta_capture {
+    uint32_t position;
+    uint64_t offset;
+    struct kn_blocks to;
+};
+
+struct kn_delta_seq {
+    void *live;                              /* kn_delta_live_bytes, 64-byte aligned; zeroed at position 0 */
+    uint32_t pos0, n, row0;                  /* as kn_attn_seq */
+    const struct kn_delta_capture *captures; /* ascending */
+    uint32_t n_captures;
+};
+
+struct kn_delta_weights {
+    const float *conv;    /* (columns, conv), oldest tap first */
+    const float *a;       /* (v_heads): -exp(A_log) */
+    const float *dt_bias; /* (v_heads) */
+};
+
+/* qkv (batch rows, columns): convolution input, before the convolution. beta, alpha (batch rows, v_heads):
+ * projections, before sigmoid and softplus. out (batch rows, v_heads * dim): o, before the gated norm.
+ * KN_EINVAL, KN_ENOMEM. */
+int kn_delta(struct kn_backend *b, const struct kn_delta_shape *s, const struct kn_delta_weights *w,
+             const struct kn_delta_seq *seqs, size_t n_seqs, const float *qkv, size_t ldqkv,
+             const float *beta, size_t ldbeta, const float *alpha, size_t ldalpha, float *out, size_t ldo);
+
+/* Bytes between contiguous memory and blocks, on the pool: one gather, one scatter. */
+void kn_blocks_write(struct kn_backend *b, const struct kn_blocks *to, uint64_t offset, const void *from,
+                     uint64_t bytes);
+void kn_blocks_read(struct kn_backend *b, const struct kn_blocks *from, uint64_t offset, void *to,
+                    uint64_t bytes);
 
 /* ---- scalar functions the tables are made with; the same bits everywhere --------------------------- */
 double kn_pow(double base, double exponent); /* base > 0 */

@@ -71,11 +71,16 @@ static void neighbours(struct eng_model *m, const uint32_t *ids, const float *wh
         size_t n = 0, before = 0;
         for (int k = 0; k < 2; k++) {
             if (k == 1)
-                s[n++] = (struct eng_step_seq){ids + at, len, at, mine.pages, wanted};
+                s[n++] = (struct eng_step_seq){
+                    .ids = ids + at, .n = len, .pos0 = at, .pages = mine.pages, .n_logits = wanted};
             uint32_t more = k == 0 ? 1 : 9;
             if (other_at[k] + more > N)
                 continue;
-            s[n++] = (struct eng_step_seq){other[k] + other_at[k], more, other_at[k], theirs[k].pages, 1};
+            s[n++] = (struct eng_step_seq){.ids = other[k] + other_at[k],
+                                           .n = more,
+                                           .pos0 = other_at[k],
+                                           .pages = theirs[k].pages,
+                                           .n_logits = 1};
             other_at[k] += more;
             before += k == 0;
         }
@@ -130,15 +135,23 @@ static void a_step_without_logits_gives_none(void **state)
     uint32_t ids[4] = {1, 2, 3, TINY_VOCAB};
     struct kv kv = kv_new(m, 16, 1);
     const float *logits;
-    struct eng_step_seq s = {ids, 3, 0, kv.pages, 0};
+    struct eng_step_seq s = {.ids = ids, .n = 3, .pages = kv.pages};
     assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_OK);
     assert_int_equal(eng_forward(m, &s, 0, &logits), ENG_OK);
     assert_null(logits);
     s.n_logits = 4; /* more than there are rows */
     assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_EINVAL);
-    s = (struct eng_step_seq){ids, 4, 0, kv.pages, 1}; /* a token that the vocabulary lacks */
+    s = (struct eng_step_seq){.ids = ids,
+                              .n = 4,
+                              .pos0 = 0,
+                              .pages = kv.pages,
+                              .n_logits = 1}; /* a token that the vocabulary lacks */
     assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_EINVAL);
-    s = (struct eng_step_seq){ids, 3, eng_model_context(m) - 2, kv.pages, 1}; /* past the context */
+    s = (struct eng_step_seq){.ids = ids,
+                              .n = 3,
+                              .pos0 = eng_model_context(m) - 2,
+                              .pages = kv.pages,
+                              .n_logits = 1}; /* past the context */
     assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_EINVAL);
     kv_free(&kv);
     eng_model_close(m);
