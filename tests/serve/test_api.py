@@ -93,7 +93,7 @@ class Places(ServerCase):
         self.assertGreater(cache["device"]["budget_bytes"], 0)
         self.assertEqual(cache["pending_bytes"], 0)
         self.assertIs(cache["disk"]["on"], False)
-        self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full"})
+        self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full", "state_missing"})
 
 
 class Chat(ServerCase):
