@@ -269,7 +269,7 @@ struct kn_delta_seq {
 };
 
 struct kn_delta_weights {
-    const float *conv;    /* (columns, conv), oldest tap first */
+    const float *filter;  /* (conv, columns), oldest tap first: columns are lanes */
     const float *a;       /* (v_heads): -exp(A_log) */
     const float *dt_bias; /* (v_heads) */
 };
