@@ -81,21 +81,28 @@ bool arena_unref(struct arena *a, uint32_t page)
     if (--p->refs > 0)
         return false;
     a->n_live--;
-    if (p->owner)
+    if (p->holders > 0)
         a->n_cached++;
     else
         free_push(a, page);
     return true;
 }
 
-void arena_own(struct arena *a, uint32_t page, void *owner)
-{
-    a->pages[page].owner = owner;
-}
-
-void arena_disown(struct arena *a, uint32_t page)
+void arena_hold(struct arena *a, uint32_t page, void *owner)
 {
     struct arena_page *p = &a->pages[page];
+    p->owner = owner;
+    if (p->holders++ == 0 && !owner)
+        a->n_blocks++;
+}
+
+void arena_release(struct arena *a, uint32_t page)
+{
+    struct arena_page *p = &a->pages[page];
+    if (--p->holders > 0)
+        return;
+    if (!p->owner)
+        a->n_blocks--;
     p->owner = NULL;
     if (p->refs == 0) {
         a->n_cached--;

@@ -1,9 +1,11 @@
 /*
  * The device arena: one mapping of equal pages, taken once, that holds all KV memory there is.
  *
- * A page is free (on the free stack), live (refs > 0: a sequence or a load in flight uses it) or cached (an
- * owner keeps it and nobody uses it); the three counts always sum to n_pages. The arena knows no spans: an
- * owner is an opaque pointer, and callers are told when a page starts or ends being used.
+ * A page is free (on the free stack), live (refs > 0: a sequence or a load in flight uses it) or cached
+ * (holders > 0: spans or checkpoints keep it and nobody uses it); the three counts always sum to n_pages. The
+ * arena knows no spans: a page of a span has that one holder, an opaque pointer, and callers are told when
+ * the page starts or ends being used; blocks of checkpoints may have any number of holders, who are only
+ * counted.
  *
  * Threads: everything is called with the store's lock held, but arena_populate and the pointers of
  * arena_address, which need none.
@@ -18,8 +20,8 @@
 #define ARENA_NO_PAGE UINT32_MAX
 
 struct arena_page {
-    void *owner;
-    uint32_t refs;
+    void *owner; /* the span that holds it; NULL for blocks of checkpoints */
+    uint32_t refs, holders;
     bool loading; /* a read into it is in flight */
 };
 
@@ -27,6 +29,7 @@ struct arena {
     uint8_t *base;
     uint64_t stride, mapped_bytes;
     uint32_t n_pages, n_free, n_live, n_cached;
+    uint32_t n_blocks; /* held by checkpoints */
     uint32_t *free_stack;
     struct arena_page *pages;
     _Atomic uint64_t used_high_bytes; /* the highest end of a page ever taken */
@@ -42,15 +45,16 @@ static inline void *arena_address(const struct arena *a, uint32_t page)
     return a->base + (uint64_t)page * a->stride;
 }
 
-/* A free page with one reference and no owner; ARENA_NO_PAGE when none is free. */
+/* A free page with one reference and no holder; ARENA_NO_PAGE when none is free. */
 uint32_t arena_take(struct arena *a);
 /* True: the page was unused until now. */
 bool arena_ref(struct arena *a, uint32_t page);
-/* True: the page is unused from now on (cached with an owner, free without). */
+/* True: the page is unused from now on (cached while it is held, free otherwise). */
 bool arena_unref(struct arena *a, uint32_t page);
-/* Gives a page that is in use an owner, or takes the owner away; a page without owner and users is free. */
-void arena_own(struct arena *a, uint32_t page, void *owner);
-void arena_disown(struct arena *a, uint32_t page);
+/* One more holder of a page that is in use or held, or one less. owner NULL: a block of a checkpoint. A page
+ * without holders and users is free. */
+void arena_hold(struct arena *a, uint32_t page, void *owner);
+void arena_release(struct arena *a, uint32_t page);
 
 /* True while memory a little ahead of the highest page in use is not backed yet. */
 bool arena_wants_populate(const struct arena *a);

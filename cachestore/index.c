@@ -15,14 +15,25 @@
 #define MICROS_PER_SECOND     1000000ull
 #define NANOS_PER_MICROSECOND 1000
 
-static size_t span_alloc_bytes(const struct index *ix, uint32_t n_pages)
+static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    return sizeof(struct span) + (size_t)n_pages * (ix->page_tokens + 1) * sizeof(uint32_t);
+    size_t n_ids = (size_t)(kind == SPAN_OF_PAGES ? n_pages : 1) * ix->page_tokens;
+    return sizeof(struct span) + (n_ids + n_pages) * sizeof(uint32_t);
+}
+
+static uint64_t bytes_of(const struct index *ix, enum span_kind kind, uint32_t n_pages)
+{
+    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + HEAP_COUNT * sizeof(struct span *);
 }
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages)
 {
-    return span_alloc_bytes(ix, n_pages) + ALLOC_OVERHEAD + HEAP_COUNT * sizeof(struct span *);
+    return bytes_of(ix, SPAN_OF_PAGES, n_pages);
+}
+
+uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks)
+{
+    return bytes_of(ix, SPAN_CHECKPOINT, n_blocks);
 }
 
 int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint64_t budget)
@@ -132,9 +143,11 @@ static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool c
     }
 }
 
-/* The last resident page is what eviction takes first. */
+/* The last resident page is what eviction takes first; a checkpoint goes as a whole. */
 static bool tail_is_unused(const struct index *ix, const struct span *sp)
 {
+    if (sp->kind == SPAN_CHECKPOINT)
+        return sp->n_device > 0;
     for (uint32_t i = sp->n_pages; i-- > 0;)
         if (sp->page[i] != ARENA_NO_PAGE)
             return ix->arena->pages[sp->page[i]].refs == 0;
@@ -159,42 +172,84 @@ struct span *index_first_locked(const struct index *ix, enum span_heap heap)
 
 /* ---- the tree ---------------------------------------------------------------------------------------- */
 
-struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
-                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
-                              const uint32_t *ids, uint32_t n_pages)
+static struct span *add_locked(struct index *ix, const struct span *like, const uint32_t *ids)
 {
-    struct span *sp = malloc(span_alloc_bytes(ix, n_pages));
+    struct span *sp = malloc(alloc_bytes(ix, like->kind, like->n_pages)), *parent = like->parent;
     if (!sp)
         return NULL;
-    *sp = (struct span){.parent = parent,
-                        .parent_ordinal = parent_ordinal,
-                        .key = key,
-                        .parent_key = parent_key,
-                        .tenant = *tenant,
-                        .n_pages = n_pages,
-                        .lost = CS_MISS_EVICTED};
+    size_t n_ids = (size_t)(like->kind == SPAN_OF_PAGES ? like->n_pages : 1) * ix->page_tokens;
+    *sp = *like;
+    sp->lost = CS_MISS_EVICTED;
     if (parent)
-        sp->first_position = parent->first_position + (parent_ordinal + 1) * ix->page_tokens;
+        sp->first_position = parent->first_position + (sp->parent_ordinal + 1) * ix->page_tokens;
     sp->ids = (uint32_t *)(sp + 1);
-    sp->page = sp->ids + (size_t)n_pages * ix->page_tokens;
-    memcpy(sp->ids, ids, (size_t)n_pages * ix->page_tokens * sizeof *ids);
-    for (uint32_t i = 0; i < n_pages; i++)
+    sp->page = sp->ids + n_ids;
+    memcpy(sp->ids, ids, n_ids * sizeof *ids);
+    for (uint32_t i = 0; i < sp->n_pages; i++)
         sp->page[i] = ARENA_NO_PAGE;
 
-    struct span **bucket = &ix->buckets[key.lo & ix->bucket_mask];
+    struct span **bucket = &ix->buckets[sp->key.lo & ix->bucket_mask];
     sp->hash_next = *bucket;
     *bucket = sp;
     if (parent) {
-        sp->next_sibling = parent->first_child;
-        if (parent->first_child)
-            parent->first_child->previous_sibling = sp;
-        parent->first_child = sp;
+        struct span **first = sp->kind == SPAN_OF_PAGES ? &parent->first_child : &parent->first_checkpoint;
+        sp->next_sibling = *first;
+        if (*first)
+            (*first)->previous_sibling = sp;
+        *first = sp;
         parent->n_children++;
         index_requeue_locked(ix, parent);
     }
     ix->n_spans++;
-    ix->bytes += index_span_bytes(ix, n_pages);
+    ix->bytes += bytes_of(ix, sp->kind, sp->n_pages);
     return sp;
+}
+
+struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
+                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
+                              const uint32_t *ids, uint32_t n_pages)
+{
+    const struct span like = {.kind = SPAN_OF_PAGES,
+                              .parent = parent,
+                              .parent_ordinal = parent_ordinal,
+                              .key = key,
+                              .parent_key = parent_key,
+                              .tenant = *tenant,
+                              .n_pages = n_pages};
+    return add_locked(ix, &like, ids);
+}
+
+struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, uint32_t ordinal,
+                                         struct cs_key page_key, uint32_t n_blocks,
+                                         enum cs_boundary_kind boundary)
+{
+    const struct span like = {.kind = SPAN_CHECKPOINT,
+                              .boundary = boundary,
+                              .parent = parent,
+                              .parent_ordinal = ordinal,
+                              .key = key_checkpoint(page_key),
+                              .parent_key = page_key,
+                              .tenant = parent->tenant,
+                              .n_pages = n_blocks};
+    struct span *sp = add_locked(ix, &like, parent->ids + (size_t)ordinal * ix->page_tokens);
+    if (sp)
+        ix->n_checkpoints++;
+    return sp;
+}
+
+struct span *index_checkpoint_locked(const struct span *sp, uint32_t ordinal)
+{
+    struct span *c = sp->first_checkpoint;
+    while (c && (c->parent_ordinal != ordinal || c->doomed))
+        c = c->next_sibling;
+    return c;
+}
+
+void index_doom_locked(struct index *ix, struct span *checkpoint)
+{
+    if (!checkpoint->doomed)
+        ix->n_checkpoints--;
+    checkpoint->doomed = true;
 }
 
 void index_remove_locked(struct index *ix, struct span *sp)
@@ -213,15 +268,19 @@ void index_remove_locked(struct index *ix, struct span *sp)
     if (parent) {
         if (sp->previous_sibling)
             sp->previous_sibling->next_sibling = sp->next_sibling;
-        else
+        else if (sp->kind == SPAN_OF_PAGES)
             parent->first_child = sp->next_sibling;
+        else
+            parent->first_checkpoint = sp->next_sibling;
         if (sp->next_sibling)
             sp->next_sibling->previous_sibling = sp->previous_sibling;
         parent->n_children--;
         index_requeue_locked(ix, parent);
     }
     ix->n_spans--;
-    ix->bytes -= index_span_bytes(ix, sp->n_pages);
+    if (sp->kind == SPAN_CHECKPOINT && !sp->doomed)
+        ix->n_checkpoints--;
+    ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
     free(sp);
 }
 
@@ -295,9 +354,11 @@ void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t
 {
     bool had = sp->n_device + sp->n_loading > 0;
     sp->page[i] = page;
-    arena_own(ix->arena, page, sp);
-    ix->arena->pages[page].loading = loading;
-    if (ix->arena->pages[page].refs > 0)
+    bool pages = sp->kind == SPAN_OF_PAGES;
+    arena_hold(ix->arena, page, pages ? sp : NULL);
+    if (loading)
+        ix->arena->pages[page].loading = true;
+    if (pages && ix->arena->pages[page].refs > 0)
         sp->n_live++;
     if (loading)
         sp->n_loading++;
@@ -320,17 +381,17 @@ void index_detach_locked(struct index *ix, struct span *sp, uint32_t i)
         sp->n_loading--;
     else
         sp->n_device--;
-    if (p->refs > 0)
+    if (sp->kind == SPAN_OF_PAGES && p->refs > 0)
         sp->n_live--;
     p->loading = false;
-    arena_disown(ix->arena, sp->page[i]);
+    arena_release(ix->arena, sp->page[i]);
     sp->page[i] = ARENA_NO_PAGE;
     device_changed(ix, sp, true);
 }
 
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk)
 {
-    bool had = sp->disk != SPAN_DISK_NONE, has = disk != SPAN_DISK_NONE;
+    bool had = sp->disk >= SPAN_DISK_BACKLOG, has = disk >= SPAN_DISK_BACKLOG;
     if ((sp->disk == SPAN_DISK_DURABLE) != (disk == SPAN_DISK_DURABLE)) {
         if (disk == SPAN_DISK_DURABLE)
             ix->n_disk_spans++;

@@ -2,9 +2,15 @@
  * The index: every stored span, found by the key of its first page, linked into the tree of paths, and queued
  * for eviction from each tier.
  *
+ * A checkpoint is a span as well, of another kind: the child of the span that holds the page before its
+ * position, with blocks in the place of pages (state first, then window pages, group by group) and that
+ * page's ids. So it is written, loaded, evicted and counted like one. Its blocks are all resident, all in
+ * flight or all absent; they may belong to other checkpoints too. Nothing hangs on it.
+ *
  * A span's pages may be resident on the device, in flight from disk, on disk only, or nowhere. A span without
  * bytes in any tier (a ghost) stays while it has children or pins: publishing its pages again brings its
- * subtree back.
+ * subtree back. A doomed checkpoint is no longer wanted and found by nobody: it goes once its read or write
+ * has ended.
  *
  * Invariants: ids and parent prove a span, its key only finds it. The tree has no span whose parent is
  * absent. bytes counts spans, their ids and page tables, notes (added by notes.c), buckets and the memory of
@@ -20,11 +26,13 @@
 #include "cachestore/tier_disk.h"
 
 /*
- *   NONE --publish--> BACKLOG --pump--> WRITING --acknowledged--> DURABLE
- *    ^                   |                 |                         |
- *    +---- evicted ------+---- failed -----+--- evicted, quarantined-+
+ *   NONE --publish--> (GRACE -->) BACKLOG --pump--> WRITING --acknowledged--> DURABLE
+ *    ^                   |           |                 |                         |
+ *    +------- evicted, thinned ------+---- failed -----+--- evicted, quarantined-+
+ *
+ * GRACE is for checkpoints only, and counts as absent from disk: from BACKLOG on a parent is kept there.
  */
-enum span_disk { SPAN_DISK_NONE, SPAN_DISK_BACKLOG, SPAN_DISK_WRITING, SPAN_DISK_DURABLE };
+enum span_disk { SPAN_DISK_NONE, SPAN_DISK_GRACE, SPAN_DISK_BACKLOG, SPAN_DISK_WRITING, SPAN_DISK_DURABLE };
 
 enum span_heap {
     HEAP_DEVICE, /* has an unused page at its tail */
@@ -33,12 +41,14 @@ enum span_heap {
     HEAP_COUNT
 };
 
+enum span_kind { SPAN_OF_PAGES, SPAN_CHECKPOINT };
+
 struct note_batch;
 struct load;
 
 struct span {
     struct span *parent; /* NULL at a root */
-    struct span *first_child, *next_sibling, *previous_sibling;
+    struct span *first_child, *first_checkpoint, *next_sibling, *previous_sibling;
     struct span *hash_next;
     struct cs_key key, parent_key; /* of its first page; of the page before it */
     struct cs_tenant tenant;
@@ -46,9 +56,12 @@ struct span {
     uint32_t first_position; /* tokens before it */
     uint32_t n_pages;
     uint32_t n_device, n_loading; /* pages landed; pages in flight */
-    uint32_t n_live;              /* pages that somebody uses */
-    uint32_t n_children, n_device_children, n_disk_children;
-    uint32_t pins; /* sequences whose path ends here */
+    uint32_t n_live;              /* pages that somebody uses; not counted for checkpoints */
+    uint32_t n_children, n_device_children, n_disk_children; /* checkpoints included */
+    uint32_t pins;                                           /* sequences whose path ends here */
+    enum span_kind kind;
+    enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
+    bool doomed;
     enum span_disk disk;
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */
@@ -58,10 +71,11 @@ struct span {
     struct record_id id;
     uint64_t disk_bytes;
     struct span *backlog_next, *backlog_previous;
+    uint64_t write_due_ns; /* end of the grace */
     struct load *loads;
     struct note_batch *batches;
     uint32_t heap_slot[HEAP_COUNT]; /* 1 + position, 0: not there */
-    uint32_t *ids;                  /* n_pages * page_tokens */
+    uint32_t *ids;                  /* n_pages * page_tokens; checkpoint: the page_tokens before it */
     uint32_t *page;                 /* n_pages, ARENA_NO_PAGE where not resident */
 };
 
@@ -86,7 +100,8 @@ struct index {
     struct gone *gone;
     uint32_t n_gone;
     uint64_t bytes, budget;
-    uint64_t n_spans, n_disk_spans;
+    uint64_t n_spans, n_disk_spans; /* checkpoints included */
+    uint64_t n_checkpoints;
     uint64_t last_tick;
 };
 
@@ -94,16 +109,33 @@ int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint
 void index_close(struct index *ix);
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
+uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks);
 /* Adds a span without bytes in any tier; copies ids. NULL: no memory. */
 struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
                               struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
                               const uint32_t *ids, uint32_t n_pages);
+/* Adds a checkpoint without bytes in any tier behind page `ordinal` of the parent; page_key: of that page. */
+struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, uint32_t ordinal,
+                                         struct cs_key page_key, uint32_t n_blocks,
+                                         enum cs_boundary_kind boundary);
+/* The checkpoint behind page `ordinal` of a span; NULL: none. Doomed ones are none. */
+struct span *index_checkpoint_locked(const struct span *sp, uint32_t ordinal);
+/* The checkpoint is found by nobody from now on, and not counted. */
+void index_doom_locked(struct index *ix, struct span *checkpoint);
 /* Frees a span that has no children, pins, pages, record or notes. */
 void index_remove_locked(struct index *ix, struct span *sp);
 /* The span that follows (parent, ordinal) and whose first page holds exactly these ids; NULL: none. parent
  * NULL: a root of this tenant. */
 struct span *index_find_locked(const struct index *ix, const struct span *parent, uint32_t parent_ordinal,
                                struct cs_key key, const struct cs_tenant *tenant, const uint32_t *ids);
+static inline enum record_kind index_record_kind(const struct span *sp)
+{
+    return sp->kind == SPAN_CHECKPOINT ? RECORD_CHECKPOINT : RECORD_SPAN;
+}
+static inline bool index_waits_for_disk(const struct span *sp)
+{
+    return sp->disk == SPAN_DISK_GRACE || sp->disk == SPAN_DISK_BACKLOG;
+}
 /* Why the span with this key went; CS_MISS_NONE: not remembered. */
 enum cs_miss index_gone_locked(const struct index *ix, struct cs_key key);
 
@@ -114,7 +146,7 @@ void index_unpin_locked(struct index *ix, struct span *sp);
 /* Moves the last pages of a span out of it: it ends behind its first n pages from now on. */
 void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages);
 
-/* Page i of the span becomes this arena page: resident, or expected from a read. */
+/* Page i of the span becomes this arena page, which is in use: resident, or expected from a read. */
 void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading);
 void index_landed_locked(struct index *ix, struct span *sp, uint32_t i);
 void index_detach_locked(struct index *ix, struct span *sp, uint32_t i);

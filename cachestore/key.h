@@ -21,5 +21,11 @@ struct cs_key key_next(struct cs_key previous, const uint32_t *ids, uint32_t n);
 /* out[i] = key of page i of ids, the first of them following `previous`. */
 void key_pages(struct cs_key previous, const uint32_t *ids, uint32_t n_pages, uint32_t page_tokens,
                struct cs_key *out);
+/* The key of the checkpoint behind the page with this key. Not a hash: keys are computed where the store's
+ * lock is held, and a difference that no chain has is all that is needed. */
+static inline struct cs_key key_checkpoint(struct cs_key page)
+{
+    return (struct cs_key){.lo = page.lo ^ 0x6368656b706f696eull, .hi = page.hi ^ 0xa5a5a5a5a5a5a5a5ull};
+}
 
 #endif

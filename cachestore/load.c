@@ -1,7 +1,7 @@
 /*
- * Opening a store that has something on disk: rows come in any order, spans are linked parents first. A row
- * that repeats another one loses to the newer record; a row whose chain of parents is broken leads nowhere
- * and is deleted, and its notes with it.
+ * Opening a store that has something on disk: rows come in any order, spans are linked parents first, each
+ * checkpoint below the span with the page before it. A row that repeats another one loses to the newer
+ * record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it.
  */
 #include "cachestore/key.h"
 #include "cachestore/store.h"
@@ -77,6 +77,14 @@ static bool reserve(void **array, size_t *capacity, size_t n, size_t item)
     return true;
 }
 
+static bool is_sound(const struct cs_store *s, const struct span_record *r)
+{
+    if (r->kind != RECORD_CHECKPOINT)
+        return r->n_pages > 0 && r->first_position % s->page_tokens == 0;
+    return s->stateful && r->first_position > 0 && r->first_position % s->grid_tokens == 0 &&
+           r->flags <= CS_BOUNDARY_END && r->n_pages == checkpoint_blocks(s, r->first_position);
+}
+
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 {
     struct loader *l = ctx;
@@ -84,12 +92,13 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
     if (!reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
         return CS_ENOMEM;
     /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
-    bool sound = r->n_pages > 0 && r->first_position % pt == 0;
-    uint32_t *ids = sound ? malloc((size_t)r->n_pages * pt * sizeof *ids) : NULL;
+    bool sound = is_sound(l->s, r);
+    size_t id_bytes = (size_t)(r->kind == RECORD_CHECKPOINT ? 1 : r->n_pages) * pt * sizeof *r->ids;
+    uint32_t *ids = sound ? malloc(id_bytes) : NULL;
     if (sound && !ids)
         return CS_ENOMEM;
     if (sound)
-        memcpy(ids, r->ids, (size_t)r->n_pages * pt * sizeof *ids);
+        memcpy(ids, r->ids, id_bytes);
     l->rows[l->n_rows] = (struct row){.record = *r, .disk_bytes = disk_bytes};
     l->rows[l->n_rows++].record.ids = ids;
     return CS_OK;
@@ -144,13 +153,29 @@ static uint8_t *parent_bit(const struct loader *l, struct cs_key key, uint8_t *m
     return &l->maybe_parent[key.hi >> 3 & (l->n_places - 1)];
 }
 
-static struct span *link_row(struct loader *l, struct row *row)
+static struct span *link_checkpoint(struct loader *l, const struct span_record *r)
 {
     struct cs_store *s = l->s;
-    const struct span_record *r = &row->record;
     uint32_t pt = s->page_tokens;
-    if (!r->ids)
+    const struct page_place *at = place_of(l, r->parent);
+    struct span *parent = at->span;
+    uint32_t ordinal = at->ordinal;
+    if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
+        parent->first_position + (ordinal + 1) * pt != r->first_position ||
+        memcmp(parent->ids + (size_t)ordinal * pt, r->ids, pt * sizeof *r->ids) != 0 ||
+        !key_equal(key_checkpoint(r->parent), r->key) || index_checkpoint_locked(parent, ordinal))
         return NULL;
+    struct span *c = index_add_checkpoint_locked(&s->index, parent, ordinal, r->parent, r->n_pages,
+                                                 (enum cs_boundary_kind)r->flags);
+    if (c)
+        c->written_as = c->boundary;
+    return c;
+}
+
+static struct span *link_span(struct loader *l, const struct span_record *r)
+{
+    struct cs_store *s = l->s;
+    uint32_t pt = s->page_tokens;
     struct span *parent = NULL;
     uint32_t ordinal = 0;
     struct cs_key key = key_seed(s->secret, s->fingerprint, &r->tenant);
@@ -179,6 +204,18 @@ static struct span *link_row(struct loader *l, struct row *row)
             at->ordinal = i;
         }
     }
+    return sp;
+}
+
+static struct span *link_row(struct loader *l, struct row *row)
+{
+    struct cs_store *s = l->s;
+    const struct span_record *r = &row->record;
+    struct span *sp = NULL;
+    if (r->ids)
+        sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, r) : link_span(l, r);
+    if (!sp)
+        return NULL;
     sp->id = r->id;
     sp->disk_bytes = row->disk_bytes;
     sp->created_unix = r->created_unix;

@@ -5,6 +5,7 @@
  * For each page, in order: what is stored and resident already stays (the sequence's own copy remains
  * private); what is stored but no longer resident takes the sequence's page; behind the last stored page new
  * spans are added, of at most span_pages each. The cost is that of the new pages: the place is remembered.
+ * Checkpoints that the sequence captured follow in the same call.
  */
 #include "cachestore/key.h"
 #include "cachestore/store.h"
@@ -129,12 +130,18 @@ static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n
     if (at)
         leave_span(q, at, ordinal);
     sequence_set_place_locked(q, at, ordinal);
+    if (i < n_full && s->stateful && checkpoint_path_forks_locked(at, ordinal))
+        checkpoint_note_branch_locked(s, at, ordinal, i * pt);
     if (i < n_full)
         i += add_spans(q, ids + (size_t)i * pt, keys + (i - first), i > first ? keys[i - first - 1] : q->key,
                        q->page + i, n_full - i, tick);
     if (i > first)
         q->key = keys[i - first - 1];
     q->n_known = i;
+    if (s->stateful) {
+        memcpy(q->path_keys + first, keys, (i - first) * sizeof *keys);
+        checkpoint_publish_locked(q, tick);
+    }
     return CS_OK;
 }
 

@@ -6,8 +6,8 @@
  *   open --all resident--> settled
  *     \--> loading --all landed, first failure, or deadline (in poll)--> settled: the verified prefix
  *
- * A page being read into is referenced by its load until the completion, whatever becomes of the sequences: a
- * late read never lands in memory that was given to somebody else.
+ * Where a model resumes at checkpoints, the deepest one within the match says which pages are wanted, and is
+ * read with them. A resident one further up is held meanwhile: if the bytes do not come, it serves.
  */
 #include "cachestore/key.h"
 #include "cachestore/store.h"
@@ -26,168 +26,6 @@ struct segment {
     struct span *sp;
     uint32_t n;
 };
-
-/* ---- loads ------------------------------------------------------------------------------------------- */
-
-static void load_unref(struct load *l)
-{
-    l->refs--;
-    if (l->refs == 0)
-        free(l);
-    else if (!l->done && !l->waits)
-        l->read.cancel = true;
-}
-
-static enum cs_miss miss_of(enum tier_result result)
-{
-    switch (result) {
-    case TIER_CORRUPT_HEADER:
-    case TIER_CORRUPT_TOKENS:
-    case TIER_CORRUPT_PAYLOAD:
-        return CS_MISS_CORRUPT;
-    case TIER_NOTFOUND:
-        return CS_MISS_EVICTED;
-    default:
-        return CS_MISS_IO;
-    }
-}
-
-/* Needs the lock. The record does not hold what the index says: out of the disk tier with it. Its subtree
- * stays and is reachable again once the span has been published anew. */
-static void quarantine_locked(struct cs_store *s, const struct load *l)
-{
-    struct span *sp = l->span;
-    sp->lost = miss_of(l->result);
-    if (sp->disk == SPAN_DISK_DURABLE && sp->id.nonce == l->read.record.id.nonce &&
-        sp->id.sequence == l->read.record.id.sequence) {
-        if (l->result != TIER_NOTFOUND)
-            s->totals.quarantined++;
-        room_drop_record_locked(s, sp);
-    }
-}
-
-/* On the tier's thread, without the lock. */
-static void load_done(void *ctx, struct tier_read *r, enum tier_result result)
-{
-    struct load *l = ctx;
-    struct cs_store *s = l->s;
-    struct span *sp = l->span;
-    pthread_mutex_lock(&s->lock);
-    if (result == TIER_CANCELLED && l->waits && !s->closing) {
-        /* Somebody joined after the last one had left. */
-        r->cancel = false;
-        s->tier->read(s->disk, &r, 1);
-        pthread_mutex_unlock(&s->lock);
-        return;
-    }
-    l->done = true;
-    l->result = result;
-    l->done_ns = store_now_ns();
-    struct load **at = &sp->loads;
-    while (*at != l)
-        at = &(*at)->span_next;
-    *at = l->span_next;
-    for (uint32_t i = r->first_page; i < r->first_page + r->n_pages; i++) {
-        uint32_t page = sp->page[i];
-        if (result == TIER_OK)
-            index_landed_locked(&s->index, sp, i);
-        else
-            index_detach_locked(&s->index, sp, i);
-        index_page_unref_locked(&s->index, page);
-    }
-    if (result != TIER_OK && result != TIER_CANCELLED)
-        quarantine_locked(s, l);
-    index_requeue_locked(&s->index, sp);
-    room_settle_span_locked(s, sp);
-    for (struct load_wait *w = l->waits; w;) {
-        struct cs_sequence *q = w->q;
-        if (!q->notify || !restore_ready_locked(q, l->done_ns)) {
-            w = w->next;
-            continue;
-        }
-        void (*fn)(void *) = q->notify;
-        void *fn_ctx = q->notify_ctx;
-        q->notify = NULL;
-        pthread_mutex_unlock(&s->lock);
-        fn(fn_ctx);
-        pthread_mutex_lock(&s->lock);
-        w = l->waits; /* the list may have changed meanwhile */
-    }
-    load_unref(l);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void wait_add(struct cs_sequence *q, struct load *l, uint32_t first_page, uint32_t n_pages)
-{
-    struct load_wait *w = &q->waits[q->n_waits++];
-    *w =
-        (struct load_wait){.load = l, .q = q, .next = l->waits, .first_page = first_page, .n_pages = n_pages};
-    if (l->waits)
-        l->waits->previous = w;
-    l->waits = w;
-    l->refs++;
-    l->read.cancel = false;
-}
-
-static void waits_drop(struct cs_sequence *q)
-{
-    for (uint32_t i = 0; i < q->n_waits; i++) {
-        struct load_wait *w = &q->waits[i];
-        if (w->previous)
-            w->previous->next = w->next;
-        else
-            w->load->waits = w->next;
-        if (w->next)
-            w->next->previous = w->previous;
-        load_unref(w->load);
-    }
-    free(q->waits);
-    q->waits = NULL;
-    q->n_waits = 0;
-}
-
-/* Needs the lock. Prepares a read of pages [first, first + n) of the span into fresh pages of the arena, as
- * many as there is room for; returns how many. */
-static uint32_t load_prepare_locked(struct cs_sequence *q, struct span *sp, uint32_t first, uint32_t n,
-                                    uint32_t sequence_page)
-{
-    struct cs_store *s = q->s;
-    if (room_for_pages_locked(s, n) != CS_OK && n > s->arena.n_free)
-        n = s->arena.n_free;
-    if (n == 0)
-        return 0;
-    struct load *l = calloc(1, sizeof *l + n * sizeof(void *));
-    if (!l)
-        return 0;
-    l->s = s;
-    l->span = sp;
-    l->refs = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t page = arena_take(&s->arena);
-        l->pages[i] = arena_address(&s->arena, page);
-        index_attach_locked(&s->index, sp, first + i, page, true);
-    }
-    l->read = (struct tier_read){.record = {.id = sp->id,
-                                            .key = sp->key,
-                                            .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
-                                            .tenant = sp->tenant,
-                                            .first_position = sp->first_position,
-                                            .n_pages = sp->n_pages,
-                                            .ids = sp->ids},
-                                 .first_page = first,
-                                 .n_pages = n,
-                                 .pages = l->pages,
-                                 .done = load_done,
-                                 .ctx = l};
-    l->span_next = sp->loads;
-    sp->loads = l;
-    for (uint32_t i = 0; i < n; i++) {
-        q->page[sequence_page + i] = sp->page[first + i];
-        index_page_ref_locked(&s->index, sp->page[first + i]);
-    }
-    wait_add(q, l, sequence_page, n);
-    return n;
-}
 
 /* ---- the walk ---------------------------------------------------------------------------------------- */
 
@@ -213,7 +51,6 @@ static size_t walk_locked(struct cs_store *s, const struct cs_tenant *tenant, co
                           const struct cs_key *keys, uint32_t n, struct segment *segments, enum cs_miss *miss)
 {
     uint32_t pt = s->page_tokens, i = 0, ordinal = 0;
-    uint64_t tick = index_tick_locked(&s->index);
     struct span *at = NULL;
     size_t n_segments = 0;
     *miss = CS_MISS_NONE;
@@ -235,7 +72,6 @@ static size_t walk_locked(struct cs_store *s, const struct cs_tenant *tenant, co
         }
         if (m > 0) {
             segments[n_segments++] = (struct segment){sp, m};
-            index_touch_locked(&s->index, sp, tick);
             i += m;
             at = sp;
             ordinal = m - 1;
@@ -245,9 +81,17 @@ static size_t walk_locked(struct cs_store *s, const struct cs_tenant *tenant, co
             break;
         }
     }
-    if (at)
-        persist_use(s, at, tick);
     return n_segments;
+}
+
+/* Needs the lock. A use refreshes what it consumes, and nothing else. */
+static void touch_locked(struct cs_store *s, const struct segment *segments, size_t n_segments)
+{
+    uint64_t tick = index_tick_locked(&s->index);
+    for (size_t k = 0; k < n_segments; k++)
+        index_touch_locked(&s->index, segments[k].sp, tick);
+    if (n_segments > 0)
+        persist_use(s, segments[n_segments - 1].sp, tick);
 }
 
 /* Needs the lock. References what is resident, first of all, so that making room cannot take it. */
@@ -265,40 +109,38 @@ static void hold_resident_locked(struct cs_sequence *q, const struct segment *se
     }
 }
 
-static struct load *load_covering(const struct span *sp, uint32_t page)
-{
-    struct load *l = sp->loads;
-    while (l && (page < l->read.first_page || page >= l->read.first_page + l->read.n_pages))
-        l = l->span_next;
-    return l;
-}
-
 /* Needs the lock. Prepares or joins the loads of what is not resident; returns the pages that will be there.
- * The reads to submit are left in reads. */
+ * The reads to submit are added to reads. */
 static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment *segments, size_t n_segments,
                                     struct tier_read **reads, size_t *n_reads)
 {
     uint32_t at = 0;
-    *n_reads = 0;
     for (size_t k = 0; k < n_segments; k++) {
         struct span *sp = segments[k].sp;
         for (uint32_t i = 0; i < segments[k].n;) {
             uint32_t n = 1;
+            struct load *l = NULL;
             if (q->page[at] == ARENA_NO_PAGE) {
                 /* Making room may have let another's pages go, never this path's: what was missing is. */
                 while (i + n < segments[k].n && q->page[at + n] == ARENA_NO_PAGE)
                     n++;
-                uint32_t started = load_prepare_locked(q, sp, i, n, at);
-                index_requeue_locked(&q->s->index, sp);
-                if (started > 0)
-                    reads[(*n_reads)++] = &sp->loads->read;
-                if (started < n)
-                    return at + started;
+                uint32_t wanted = n;
+                l = load_prepare_locked(q->s, sp, i, &n, false);
+                if (!l)
+                    return at;
+                reads[(*n_reads)++] = &l->read;
+                for (uint32_t j = 0; j < n; j++) {
+                    q->page[at + j] = sp->page[i + j];
+                    index_page_ref_locked(&q->s->index, sp->page[i + j]);
+                }
+                load_join_locked(&q->waits[q->n_waits++], q, l, at, n);
+                if (n < wanted)
+                    return at + n;
             } else if (q->s->arena.pages[q->page[at]].loading) {
-                struct load *l = load_covering(sp, i);
+                l = load_covering_locked(sp, i);
                 uint32_t end = l->read.first_page + l->read.n_pages;
                 n = (end < segments[k].n ? end : segments[k].n) - i;
-                wait_add(q, l, at, n);
+                load_join_locked(&q->waits[q->n_waits++], q, l, at, n);
             }
             i += n;
             at += n;
@@ -307,31 +149,115 @@ static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment 
     return at;
 }
 
+/* ---- checkpoints ------------------------------------------------------------------------------------- */
+
+/* Needs the lock. Why no checkpoint lies closer to the end of the match: one that was there and went, or
+ * there never was any. */
+static enum cs_miss why_no_closer_locked(const struct cs_sequence *q, uint32_t position, uint32_t matched)
+{
+    const struct cs_store *s = q->s;
+    for (uint32_t p = matched / s->grid_tokens * s->grid_tokens; p > position; p -= s->grid_tokens) {
+        enum cs_miss gone = index_gone_locked(&s->index, key_checkpoint(q->keys[p / s->page_tokens - 1]));
+        if (gone != CS_MISS_NONE && gone != CS_MISS_STATE)
+            return gone;
+    }
+    return CS_MISS_STATE;
+}
+
+/* Needs the lock. Holds the checkpoint to resume from and prepares or joins its load; returns its position.
+ */
+static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched, struct tier_read **reads,
+                                         size_t *n_reads)
+{
+    struct cs_store *s = q->s;
+    struct span *c = checkpoint_deepest_locked(s, q->place, q->place_ordinal, matched, false);
+    uint32_t best = c ? c->first_position : 0;
+    bool refused = false;
+    if (c && !checkpoint_is_resident(c)) {
+        struct span *resident = checkpoint_deepest_locked(s, q->place, q->place_ordinal, best - 1, true);
+        if (resident && checkpoint_hold_locked(s, resident, &q->fallback) != CS_OK)
+            resident = NULL;
+        struct load *l = c->loads;
+        if (!l) {
+            uint32_t n = c->n_pages;
+            l = load_prepare_locked(s, c, 0, &n, true);
+            if (l)
+                reads[(*n_reads)++] = &l->read;
+        }
+        if (l && checkpoint_hold_locked(s, c, &q->resume) == CS_OK) {
+            load_join_locked(&q->resume_wait, q, l, 0, c->n_pages);
+        } else { /* what was prepared goes on without us */
+            refused = true;
+            q->resume = q->fallback;
+            q->fallback = (struct held_checkpoint){0};
+            c = resident;
+        }
+    } else if (c && checkpoint_hold_locked(s, c, &q->resume) != CS_OK) {
+        c = NULL;
+    }
+    uint32_t position = q->resume.position;
+    if (c && position > 0) {
+        uint64_t tick = index_tick_locked(&s->index);
+        index_touch_locked(&s->index, c, tick);
+        persist_use(s, c, tick);
+    }
+    if (refused)
+        q->reuse.miss = CS_MISS_ARENA_FULL;
+    else if (position < matched / s->grid_tokens * s->grid_tokens)
+        q->reuse.miss = why_no_closer_locked(q, position, matched);
+    return position;
+}
+
+/* Cuts the segments behind n pages; returns how many are left. */
+static size_t cut_segments(struct segment *segments, size_t n_segments, uint32_t n)
+{
+    size_t k = 0;
+    for (; k < n_segments && n > 0; k++) {
+        if (segments[k].n > n)
+            segments[k].n = n;
+        n -= segments[k].n;
+    }
+    return k;
+}
+
 /* ---- settling ---------------------------------------------------------------------------------------- */
 
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns)
 {
     if (q->settled || (q->deadline_ns && now_ns >= q->deadline_ns))
         return true;
-    for (uint32_t i = 0; i < q->n_waits; i++) {
+    const struct load *state = q->resume_wait.load;
+    uint32_t need = q->n_restoring;
+    if (state && state->done && state->result != TIER_OK)
+        need = q->fallback.position / q->s->page_tokens;
+    for (uint32_t i = 0; i < q->n_waits && q->waits[i].first_page < need; i++) {
         const struct load *l = q->waits[i].load;
         if (!l->done || l->result != TIER_OK)
             return l->done; /* behind a failure nothing matters */
     }
-    return true;
+    return !state || state->done;
 }
 
 /* Lets go of all pages behind the first n and moves the place there. */
 static void keep_locked(struct cs_sequence *q, uint32_t n)
 {
     struct cs_store *s = q->s;
-    waits_drop(q);
+    for (uint32_t i = 0; i < q->n_waits; i++)
+        load_leave_locked(&q->waits[i]);
+    load_leave_locked(&q->resume_wait);
+    free(q->waits);
+    q->waits = NULL;
+    q->n_waits = 0;
+    checkpoint_let_go_locked(s, &q->resume);
+    checkpoint_let_go_locked(s, &q->fallback);
     room_unref_pages_locked(s, q->page + n, q->n_restoring - n);
     struct span *place = n ? q->place : NULL;
     while (place && place->first_position / s->page_tokens >= n)
         place = place->parent;
     if (n)
         q->key = q->keys[n - 1];
+    if (s->stateful && n)
+        memcpy(q->path_keys, q->keys, n * sizeof *q->keys);
     free(q->keys);
     q->keys = NULL;
     q->n_restoring = 0;
@@ -356,31 +282,70 @@ static void measure(struct cs_store *s, uint64_t bytes, uint64_t us)
                                : sample;
 }
 
+/* Needs the lock. The first `keep` pages are there: takes the deepest checkpoint among them over; returns the
+ * pages that it lets reuse. */
+static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
+{
+    struct cs_store *s = q->s;
+    uint32_t limit = keep * s->page_tokens;
+    const struct load *state = q->resume_wait.load;
+    bool landed = q->resume.position > 0 && (!state || (state->done && state->result == TIER_OK));
+    if (!landed && q->resume.position > 0 && q->resume.position <= limit)
+        q->reuse.miss = state->done ? load_miss(state->result) : CS_MISS_DEADLINE;
+    struct held_checkpoint other = {0}, *from = &other;
+    if (landed && q->resume.position <= limit) {
+        from = &q->resume;
+    } else if (q->fallback.position > 0 && q->fallback.position <= limit) {
+        from = &q->fallback;
+    } else if (keep > 0) {
+        struct span *c = checkpoint_deepest_locked(s, q->place, q->place_ordinal, limit, true);
+        if (c)
+            (void)checkpoint_hold_locked(s, c, &other);
+    }
+    uint32_t position = from->position;
+    step_resume_locked(q, from);
+    return position / s->page_tokens;
+}
+
 static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 {
     struct cs_store *s = q->s;
     struct cs_stats *t = &s->totals;
     uint32_t keep = q->n_restoring, from_disk = 0;
-    uint64_t landed_ns = q->opened_ns;
-    bool waited = q->n_waits > 0;
+    uint64_t landed_ns = q->opened_ns, bytes = 0;
+    bool waited = q->n_waits > 0 || q->resume_wait.load;
     for (uint32_t i = 0; i < q->n_waits; i++) {
         const struct load_wait *w = &q->waits[i];
         if (!w->load->done || w->load->result != TIER_OK) {
             keep = w->first_page;
-            q->reuse.miss = w->load->done ? miss_of(w->load->result) : CS_MISS_DEADLINE;
+            q->reuse.miss = w->load->done ? load_miss(w->load->result) : CS_MISS_DEADLINE;
             landed_ns = now_ns;
             break;
         }
-        from_disk += w->n_pages;
+        bytes += w->n_pages * s->stride;
         if (w->load->done_ns > landed_ns)
             landed_ns = w->load->done_ns;
+    }
+    const struct load *state = q->resume_wait.load;
+    if (state && state->done && state->result == TIER_OK) {
+        bytes += q->resume_wait.n_pages * s->stride;
+        if (state->done_ns > landed_ns)
+            landed_ns = state->done_ns;
+    } else if (state) {
+        landed_ns = now_ns;
+    }
+    if (s->stateful)
+        keep = resume_locked(q, keep);
+    for (uint32_t i = 0; i < q->n_waits && q->waits[i].first_page < keep; i++) {
+        uint32_t left = keep - q->waits[i].first_page;
+        from_disk += q->waits[i].n_pages < left ? q->waits[i].n_pages : left;
     }
     q->reuse.tokens_disk = from_disk * s->page_tokens;
     q->reuse.tokens_device = (keep - from_disk) * s->page_tokens;
     if (waited) {
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
-        measure(s, from_disk * s->stride, us);
+        measure(s, bytes, us);
     }
     keep_locked(q, keep);
     if (!q->counted)
@@ -400,7 +365,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 static void await_locked(struct cs_sequence *q)
 {
     struct cs_store *s = q->s;
-    uint64_t bytes = 0;
+    uint64_t bytes = q->resume_wait.load ? q->resume_wait.n_pages * s->stride : 0;
     for (uint32_t i = 0; i < q->n_waits; i++)
         bytes += q->waits[i].n_pages * s->stride;
     if (s->restore_deadline_ms) {
@@ -410,6 +375,48 @@ static void await_locked(struct cs_sequence *q)
         q->deadline_ns = q->opened_ns + (limit_ns > floor_ns ? limit_ns : floor_ns);
     }
     sequence_list_locked(q);
+}
+
+/* Needs the lock. Looks the path up, holds what is resident and submits the reads of the rest. */
+static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_full, struct segment *segments,
+                        struct tier_read **reads)
+{
+    struct cs_store *s = q->s;
+    size_t n_reads = 0,
+           n_segments = walk_locked(s, &q->tenant, ids, q->keys, n_full, segments, &q->reuse.miss);
+    uint32_t wanted = 0;
+    for (size_t k = 0; k < n_segments; k++)
+        wanted += segments[k].n;
+    q->reuse.tokens_matched = wanted * s->page_tokens;
+    if (n_segments > 0)
+        sequence_set_place_locked(q, segments[n_segments - 1].sp, segments[n_segments - 1].n - 1);
+    if (s->stateful && wanted > 0) {
+        if (q->reuse.miss == CS_MISS_DIVERGED && checkpoint_path_forks_locked(q->place, q->place_ordinal))
+            q->branch = q->reuse.tokens_matched;
+        /* Before room is made for the checkpoint, so that no page of its path goes for it. */
+        hold_resident_locked(q, segments, n_segments);
+        uint32_t position = choose_checkpoint_locked(q, q->reuse.tokens_matched, reads, &n_reads);
+        for (uint32_t i = position / s->page_tokens; i < wanted; i++)
+            if (q->page[i] != ARENA_NO_PAGE)
+                room_unref_pages_locked(s, &q->page[i], 1);
+        wanted = position / s->page_tokens;
+        n_segments = cut_segments(segments, n_segments, wanted);
+    } else {
+        hold_resident_locked(q, segments, n_segments);
+    }
+    touch_locked(s, segments, n_segments);
+    uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
+    if (there < wanted) {
+        q->reuse.miss = CS_MISS_ARENA_FULL;
+        for (uint32_t i = there; i < wanted; i++)
+            if (q->page[i] != ARENA_NO_PAGE)
+                room_unref_pages_locked(s, &q->page[i], 1);
+    }
+    q->n_restoring = there;
+    for (uint32_t i = 0; i < there; i++)
+        q->address[i] = arena_address(&s->arena, q->page[i]);
+    if (n_reads > 0)
+        s->tier->read(s->disk, reads, n_reads);
 }
 
 int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const uint32_t *ids, size_t n,
@@ -433,54 +440,35 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     struct segment *segments = NULL;
     struct tier_read **reads = NULL;
     if (n_full > 0) {
-        q->capacity = n_full;
         q->keys = malloc(n_full * sizeof *q->keys);
         q->page = malloc(n_full * sizeof *q->page);
         q->address = malloc(n_full * sizeof *q->address);
         q->waits = malloc(n_full * sizeof *q->waits);
+        q->state_address = malloc((s->state_blocks + 1) * sizeof *q->state_address);
         segments = malloc(n_full * sizeof *segments);
-        reads = malloc(n_full * sizeof(struct tier_read *));
-        if (!q->keys || !q->page || !q->address || !q->waits || !segments || !reads) {
+        reads = malloc((n_full + 1) * sizeof(struct tier_read *));
+        if (!q->keys || !q->page || !q->address || !q->waits || !q->state_address || !segments || !reads ||
+            step_reserve(q, n_full) != CS_OK) {
             free(q->keys);
             free(q->page);
             free(q->address);
             free(q->waits);
+            step_free(q);
             free(segments);
             free(reads);
             free(q);
             return CS_ENOMEM;
         }
+        q->capacity = n_full;
         key_pages(q->key, ids, n_full, pt, q->keys);
     }
 
     pthread_mutex_lock(&s->lock);
     s->n_sequences++;
-    q->reuse.miss = CS_MISS_PARTIAL_PAGE;
-    if (n_full > 0) {
-        size_t n_segments = walk_locked(s, &q->tenant, ids, q->keys, n_full, segments, &q->reuse.miss);
-        uint32_t matched = 0;
-        for (size_t k = 0; k < n_segments; k++)
-            matched += segments[k].n;
-        if (n_segments > 0)
-            sequence_set_place_locked(q, segments[n_segments - 1].sp, segments[n_segments - 1].n - 1);
-        hold_resident_locked(q, segments, n_segments);
-        size_t n_reads;
-        uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
-        if (there < matched) {
-            q->reuse.miss = CS_MISS_ARENA_FULL;
-            for (uint32_t i = there; i < matched; i++)
-                if (q->page[i] != ARENA_NO_PAGE)
-                    room_unref_pages_locked(s, &q->page[i], 1);
-        }
-        q->n_restoring = there;
-        for (uint32_t i = 0; i < there; i++)
-            q->address[i] = arena_address(&s->arena, q->page[i]);
-        if (n_reads > 0)
-            s->tier->read(s->disk, reads, n_reads);
-    } else if (n == 0) {
-        q->reuse.miss = CS_MISS_NONE;
-    }
-    if (q->n_waits > 0)
+    q->reuse.miss = n == 0 ? CS_MISS_NONE : CS_MISS_PARTIAL_PAGE;
+    if (n_full > 0)
+        find_locked(q, ids, n_full, segments, reads);
+    if (q->n_waits > 0 || q->resume_wait.load)
         await_locked(q);
     else
         settle_locked(q, q->opened_ns);

@@ -7,8 +7,31 @@
 
 /* Everything here runs with the store's lock held. */
 
+/* Takes a checkpoint's blocks and its place in the backlog away. */
+static void strip_checkpoint(struct cs_store *s, struct span *c)
+{
+    if (index_waits_for_disk(c))
+        writeback_cancel_locked(s, c);
+    for (uint32_t i = 0; i < c->n_pages; i++)
+        if (c->page[i] != ARENA_NO_PAGE)
+            index_detach_locked(&s->index, c, i);
+    index_requeue_locked(&s->index, c);
+}
+
+void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why)
+{
+    checkpoint->lost = why;
+    index_doom_locked(&s->index, checkpoint);
+    room_settle_span_locked(s, checkpoint);
+}
+
 void room_settle_span_locked(struct cs_store *s, struct span *sp)
 {
+    if (sp && sp->doomed && sp->n_loading == 0 && sp->disk != SPAN_DISK_WRITING) {
+        strip_checkpoint(s, sp);
+        if (sp->disk == SPAN_DISK_DURABLE)
+            room_drop_record_locked(s, sp);
+    }
     while (sp && sp->n_device == 0 && sp->n_loading == 0 && sp->disk == SPAN_DISK_NONE) {
         notes_drop_locked(&s->notes, &s->index, s->tier, s->disk, sp);
         if (sp->n_children > 0 || sp->pins > 0)
@@ -41,11 +64,23 @@ static void count_dropped(struct cs_store *s, struct span *sp)
     }
 }
 
+/* Evicts a checkpoint from the device as a whole: half of one is worth nothing. */
+static void evict_checkpoint(struct cs_store *s, struct span *c)
+{
+    if (index_waits_for_disk(c))
+        s->totals.dropped_queue_full++;
+    count_dropped(s, c);
+    strip_checkpoint(s, c);
+    c->lost = CS_MISS_EVICTED;
+    s->totals.evicted_device_checkpoints++;
+    room_settle_span_locked(s, c);
+}
+
 /* Takes unused pages off the span's tail until `want` pages of the arena are free or the next one is in use.
  */
 static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
 {
-    if (sp->disk == SPAN_DISK_BACKLOG) {
+    if (index_waits_for_disk(sp)) {
         s->totals.dropped_queue_full++;
         writeback_cancel_locked(s, sp);
     }
@@ -76,7 +111,16 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        evict_tail(s, victim, n);
+        if (victim->disk != SPAN_DISK_DURABLE && s->grace.first) {
+            /* Bytes are about to be lost: what still waits is written without delay, by the keeper, for spans
+             * that the caller is looking at must not go from the disk now. */
+            s->end_grace = true;
+            pthread_cond_signal(&s->keeper_wake);
+        }
+        if (victim->kind == SPAN_CHECKPOINT)
+            evict_checkpoint(s, victim);
+        else
+            evict_tail(s, victim, n);
     }
     return CS_OK;
 }
@@ -90,17 +134,27 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp)
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
 }
 
+static void count_evicted_disk(struct cs_store *s, const struct span *sp)
+{
+    if (sp->kind == SPAN_CHECKPOINT)
+        s->totals.evicted_disk_checkpoints++;
+    else
+        s->totals.evicted_disk_spans++;
+}
+
 /* Out of every tier. The span has no children, pins, loads or used pages, and is not being written. */
 static void forget(struct cs_store *s, struct span *sp)
 {
-    if (sp->disk == SPAN_DISK_BACKLOG)
+    if (index_waits_for_disk(sp))
         writeback_cancel_locked(s, sp);
     count_dropped(s, sp);
     if (sp->disk == SPAN_DISK_DURABLE) {
         room_drop_record_locked(s, sp);
-        s->totals.evicted_disk_spans++;
+        count_evicted_disk(s, sp);
     }
-    if (sp->n_device > 0)
+    if (sp->n_device > 0 && sp->kind == SPAN_CHECKPOINT)
+        s->totals.evicted_device_checkpoints++;
+    else if (sp->n_device > 0)
         s->totals.evicted_device_spans++;
     for (uint32_t i = 0; i < sp->n_pages; i++)
         if (sp->page[i] != ARENA_NO_PAGE)
@@ -136,7 +190,7 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
             return false;
         freed += victim->disk_bytes ? victim->disk_bytes : 1;
         room_drop_record_locked(s, victim);
-        s->totals.evicted_disk_spans++;
+        count_evicted_disk(s, victim);
         victim->lost = CS_MISS_EVICTED;
         room_settle_span_locked(s, victim);
     }

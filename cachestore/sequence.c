@@ -59,7 +59,7 @@ int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens)
         void **address = realloc(q->address, capacity * sizeof *address);
         if (address)
             q->address = address;
-        if (!page || !address)
+        if (!page || !address || step_reserve(q, capacity) != CS_OK)
             return CS_ENOMEM;
         q->capacity = capacity;
     }
@@ -93,6 +93,7 @@ void cs_sequence_close(struct cs_sequence *q)
     struct cs_store *s = q->s;
     pthread_mutex_lock(&s->lock);
     restore_abandon_locked(q);
+    step_close_locked(q);
     room_unref_pages_locked(s, q->page, q->n_pages);
     sequence_set_place_locked(q, NULL, 0);
     if (q->listed) {
@@ -105,6 +106,7 @@ void cs_sequence_close(struct cs_sequence *q)
     }
     s->n_sequences--;
     pthread_mutex_unlock(&s->lock);
+    step_free(q);
     free(q->page);
     free(q->address);
     free(q);

@@ -1,7 +1,7 @@
 /*
  * The handle: open, close, flush, counters, and the keeper thread, which fires deadlines and notifications
- * that are due, and backs the arena's memory ahead of use. It
- * sleeps while there is nothing of that kind.
+ * that are due, sends checkpoints to disk when their grace has ended, and backs the arena's memory ahead of
+ * use. It sleeps while there is nothing of that kind.
  */
 #include "cachestore/store.h"
 #include "cachestore/key.h"
@@ -16,15 +16,17 @@
 #include <sys/random.h>
 #include <time.h>
 
-#define PAGE_ALIGN          4096ull
-#define MIN_INDEX_BYTES     (16ull << 20)
-#define INDEX_SHARE         64 /* of the arena's and the disk's bytes, where nothing is said */
-#define DEFAULT_SPAN_BYTES  (4ull << 20)
-#define DEFAULT_CHUNK_BYTES (256u << 10)
-#define PINNED_SHARE        8          /* of the arena, for pages being written */
-#define FLUSH_LOOK_NS       2000000ull /* rows of notes end without a word: cs_flush looks again */
-#define NS_PER_SECOND       1000000000ull
-#define NS_PER_MS           1000000ull
+#define PAGE_ALIGN                  4096ull
+#define MIN_INDEX_BYTES             (16ull << 20)
+#define INDEX_SHARE                 64 /* of the arena's and the disk's bytes, where nothing is said */
+#define DEFAULT_SPAN_BYTES          (4ull << 20)
+#define DEFAULT_CHUNK_BYTES         (256u << 10)
+#define PINNED_SHARE                8 /* of the arena, for pages being written */
+#define DEFAULT_CHECKPOINTS_A_PATH  8
+#define DEFAULT_CHECKPOINT_GRACE_MS 10000u
+#define FLUSH_LOOK_NS               2000000ull /* rows of notes end without a word: cs_flush looks again */
+#define NS_PER_SECOND               1000000000ull
+#define NS_PER_MS                   1000000ull
 
 static const char *const error_names[] = {
     "ok",        "out of memory",   "invalid argument",     "everything is in use",
@@ -114,6 +116,10 @@ static void *keeper_main(void *arg)
         uint64_t wake = notify_due_locked(s);
         if (s->closing)
             break;
+        uint64_t due = writeback_end_grace_locked(s, s->end_grace ? UINT64_MAX : store_now_ns());
+        s->end_grace = false;
+        if (due && (!wake || due < wake))
+            wake = due;
         if (arena_wants_populate(&s->arena)) {
             pthread_mutex_unlock(&s->lock);
             arena_populate(&s->arena);
@@ -164,6 +170,12 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
         what = "arena_bytes holds no page";
     else if (c->chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX)
         what = "chunk_bytes must be at most 1 GiB";
+    else if ((c->window_groups > 0) != (c->window_tokens > 0) || c->window_tokens == 1)
+        what = "window_groups and window_tokens (at least 2) go together";
+    else if (c->grid_tokens % c->page_tokens != 0)
+        what = "grid_tokens must be a multiple of page_tokens";
+    else if (c->state_bytes / c->page_bytes > UINT32_MAX / 2 || c->window_groups > UINT16_MAX)
+        what = "state_bytes or window_groups is out of range";
     else if (c->disk_dir && c->disk_bytes == 0)
         what = "disk_bytes must not be 0 with a disk_dir";
     if (what)
@@ -232,6 +244,15 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
     s->page_tokens = c->page_tokens;
     s->stride = (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN;
     s->span_pages = pages_per_span(c);
+    s->stateful = c->window_groups > 0 || c->state_bytes > 0;
+    s->window_groups = c->window_groups;
+    s->window_tokens = c->window_tokens;
+    s->state_blocks = (uint32_t)((c->state_bytes + s->stride - 1) / s->stride);
+    s->grid_tokens = c->grid_tokens ? c->grid_tokens : c->page_tokens;
+    s->checkpoints_a_path = c->checkpoints_a_path ? c->checkpoints_a_path : DEFAULT_CHECKPOINTS_A_PATH;
+    if (c->checkpoint_grace_ms != UINT32_MAX)
+        s->checkpoint_grace_ns =
+            (c->checkpoint_grace_ms ? c->checkpoint_grace_ms : DEFAULT_CHECKPOINT_GRACE_MS) * NS_PER_MS;
     memcpy(s->fingerprint, c->fingerprint, sizeof s->fingerprint);
     s->restore_deadline_ms = c->restore_deadline_ms;
     s->pinned_budget = c->arena_bytes / PINNED_SHARE;
@@ -278,13 +299,14 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
 
 static uint64_t pending_locked(const struct cs_store *s)
 {
-    return s->disk ? s->backlog_bytes + s->tier->pending_bytes(s->disk) : 0;
+    return s->disk ? s->grace.bytes + s->backlog.bytes + s->tier->pending_bytes(s->disk) : 0;
 }
 
 int cs_flush(struct cs_store *s, uint32_t deadline_ms)
 {
     uint64_t deadline = store_now_ns() + deadline_ms * NS_PER_MS, now;
     pthread_mutex_lock(&s->lock);
+    writeback_end_grace_locked(s, UINT64_MAX);
     writeback_pump_locked(s);
     if (pending_locked(s) > 0)
         s->tier->kick(s->disk);
@@ -293,6 +315,7 @@ int cs_flush(struct cs_store *s, uint32_t deadline_ms)
         struct timespec until = timespec_of(look < deadline ? look : deadline);
         if (pthread_cond_timedwait(&s->changed, &s->lock, &until) == 0 && pending_locked(s) > 0)
             s->tier->kick(s->disk);
+        writeback_end_grace_locked(s, UINT64_MAX); /* of what came since */
     }
     int rc = pending_locked(s) > 0 ? CS_EIO : CS_OK;
     pthread_mutex_unlock(&s->lock);
@@ -308,8 +331,10 @@ void cs_close(struct cs_store *s, uint32_t deadline_ms)
     uint64_t spent_ms = (store_now_ns() - start) / NS_PER_MS;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
-    while (s->backlog_first)
-        writeback_cancel_locked(s, s->backlog_first);
+    while (s->grace.first)
+        writeback_cancel_locked(s, s->grace.first);
+    while (s->backlog.first)
+        writeback_cancel_locked(s, s->backlog.first);
     pthread_cond_signal(&s->keeper_wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->keeper, NULL);
@@ -344,7 +369,9 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->pages_free = s->arena.n_free;
     out->pages_live = s->arena.n_live;
     out->pages_cached = s->arena.n_cached;
-    out->spans = s->index.n_spans;
+    out->checkpoints = s->index.n_checkpoints;
+    out->checkpoint_blocks = s->arena.n_blocks;
+    out->spans = s->index.n_spans - s->index.n_checkpoints;
     out->notes = s->notes.n_notes;
     out->index_bytes = s->index.bytes;
     out->index_budget = s->index.budget;

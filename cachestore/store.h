@@ -4,8 +4,11 @@
  *   store.c      open, close, counters, the keeper thread
  *   load.c       rows of the disk tier become spans when the store opens
  *   sequence.c   grow, notify, close, page tables
- *   restore.c    look-up, loads in flight, poll
+ *   restore.c    look-up, settling, poll
+ *   loads.c      reads in flight and who waits for them
+ *   step.c       window pages and captures of a step
  *   publish.c    new pages and notes become part of the tree
+ *   checkpoint.c checkpoints of a path: found, placed, added, thinned
  *   writeback.c  spans on their way to disk
  *   room.c       making room: device pages, index bytes, disk bytes
  *   index.c notes.c arena.c key.c policy/   no knowledge of the store
@@ -27,6 +30,12 @@
 
 #include <pthread.h>
 
+/* Spans that wait to be written, oldest first. */
+struct waiting {
+    struct span *first, *last;
+    uint64_t bytes;
+};
+
 struct cs_store {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* for cs_flush: something became durable, or never will */
@@ -34,6 +43,9 @@ struct cs_store {
     /* Fixed after open. */
     uint32_t page_tokens, span_pages;
     uint64_t stride;
+    bool stateful; /* sequences resume at checkpoints only */
+    uint32_t window_groups, window_tokens, state_blocks, grid_tokens, checkpoints_a_path;
+    uint64_t checkpoint_grace_ns;
     uint8_t fingerprint[32], secret[16];
     uint32_t restore_deadline_ms;
     uint64_t disk_budget, pinned_budget;
@@ -49,8 +61,8 @@ struct cs_store {
     uint64_t n_sequences;
 
     /* Write-behind: spans waiting, oldest first, and what is being written. */
-    struct span *backlog_first, *backlog_last;
-    uint64_t backlog_bytes;
+    struct waiting backlog, grace;
+    bool end_grace;         /* the keeper shall not wait for it */
     uint64_t writing_bytes; /* with the tier: their pages are pinned */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
@@ -63,7 +75,7 @@ struct cs_store {
     bool keeper_started, closing;
 };
 
-/* A read in flight of pages [first, first + n) of a span, shared by all who wait for them. */
+/* A read in flight of pages [first, first + n) of a span or of a whole checkpoint, shared by all who wait. */
 struct load {
     struct tier_read read;
     struct cs_store *s;
@@ -79,10 +91,31 @@ struct load {
 
 /* A sequence waiting for a load. */
 struct load_wait {
-    struct load *load;
+    struct load *load; /* NULL: for none */
     struct cs_sequence *q;
     struct load_wait *next, *previous; /* of load->waits */
-    uint32_t first_page, n_pages;      /* of the sequence */
+    uint32_t first_page, n_pages;      /* of the sequence; of a checkpoint's load: its blocks */
+};
+
+/* A checkpoint that a sequence could resume from: its blocks, referenced. */
+struct held_checkpoint {
+    uint32_t position, n_blocks; /* position 0: none */
+    uint32_t *block;
+};
+
+/* A checkpoint that a sequence took, or is about to take in its step, and has not published yet. */
+struct capture {
+    struct capture *next;
+    uint32_t position, n_blocks;
+    enum cs_boundary_kind kind;
+    bool filled;      /* what it says is there: window pages are referenced, state was written */
+    void **address;   /* of the state blocks */
+    uint32_t block[]; /* n_blocks, referenced: state first, then window pages group by group, once filled */
+};
+
+struct wanted {
+    uint32_t position;
+    enum cs_boundary_kind kind;
 };
 
 struct cs_sequence {
@@ -104,12 +137,28 @@ struct cs_sequence {
     uint32_t n_looked_up, n_restoring;
     struct cs_key *keys; /* of the pages being restored */
     struct load_wait *waits;
-    uint32_t n_waits, next_wait;
+    uint32_t n_waits;
+    struct held_checkpoint resume, fallback; /* the one wanted; a resident one in case it does not land */
+    struct load_wait resume_wait;
     uint64_t opened_ns, deadline_ns; /* 0: none */
     struct cs_sequence *restoring_next, *restoring_previous;
     struct cs_reuse reuse;
     void (*notify)(void *ctx);
     void *notify_ctx;
+    /* Of a stateful store's. */
+    uint32_t n_computed;      /* tokens before the next step */
+    struct cs_key *path_keys; /* of the n_known pages, room for capacity */
+    uint32_t *window_page;    /* window_groups rows of capacity pages; ARENA_NO_PAGE: not held */
+    void **window_address;
+    uint32_t window_first, window_end; /* pages held, of each group */
+    uint32_t branch;                   /* tokens before the point where stored paths part from the prompt */
+    struct wanted *wanted;             /* ascending */
+    size_t n_wanted;
+    struct capture *captures;
+    struct cs_capture *step_captures; /* what the caller was given */
+    size_t step_captures_capacity;
+    uint32_t *state_block; /* of the checkpoint it resumed from, until they are let go */
+    void **state_address;
 };
 
 /* Opens with a tier of the caller's choice; NULL: none. cs_open is this with the disk tier. */
@@ -142,18 +191,66 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
  * once nothing hangs on it; then its parents. */
 void room_settle_span_locked(struct cs_store *s, struct span *sp);
+/* Nobody wants this checkpoint any more: out of every tier, at once or when its read or write ends. */
+void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why);
 /* Drops references of arena pages and queues their owners. */
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
 
 /* writeback.c */
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp);
 void writeback_cancel_locked(struct cs_store *s, struct span *sp);
+/* Checkpoints whose grace has ended by now_ns join the backlog. When the next one's ends; 0: none waits. */
+uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns);
 /* Hands spans to the tier while its budgets allow. */
 void writeback_pump_locked(struct cs_store *s);
 
 /* restore.c */
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns);
 void restore_abandon_locked(struct cs_sequence *q);
+
+/* loads.c */
+/* Prepares a read of pages [first, first + *n) of the span into fresh pages of the arena; where there is no
+ * room *n becomes less (all: whole or nothing). The caller submits it. NULL: nothing can be read. */
+struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t *n, bool all);
+struct load *load_covering_locked(const struct span *sp, uint32_t page);
+void load_join_locked(struct load_wait *w, struct cs_sequence *q, struct load *l, uint32_t first_page,
+                      uint32_t n_pages);
+/* Of a wait that joined nothing: nothing. */
+void load_leave_locked(struct load_wait *w);
+enum cs_miss load_miss(enum tier_result result);
+
+/* step.c */
+/* Room for `capacity` pages in the tables of the window groups, and for their keys. CS_OK, CS_ENOMEM. */
+int step_reserve(struct cs_sequence *q, size_t capacity);
+/* The sequence resumes where `from` says; takes its references over. */
+void step_resume_locked(struct cs_sequence *q, struct held_checkpoint *from);
+void step_close_locked(struct cs_sequence *q);
+void step_free(struct cs_sequence *q);
+/* Lets go of a capture of q. */
+void capture_drop_locked(struct cs_sequence *q, struct capture *c);
+
+/* checkpoint.c */
+/* Blocks of a checkpoint, and the first page of each window group in it. */
+uint32_t checkpoint_blocks(const struct cs_store *s, uint32_t position);
+uint32_t checkpoint_window_first(const struct cs_store *s, uint32_t position);
+bool checkpoint_is_resident(const struct span *c);
+/* The deepest checkpoint of the path at or before `limit` tokens that is resident, or (not resident_only) can
+ * be read; the path ends behind page `ordinal` of `at`. NULL: none. */
+struct span *checkpoint_deepest_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t limit,
+                                       bool resident_only);
+/* The checkpoint at exactly this position of the path; NULL: none. */
+struct span *checkpoint_at_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t position);
+/* References the blocks of a checkpoint that has them. CS_OK, CS_ENOMEM. */
+int checkpoint_hold_locked(struct cs_store *s, const struct span *c, struct held_checkpoint *held);
+void checkpoint_let_go_locked(struct cs_store *s, struct held_checkpoint *held);
+/* A stored path goes on behind page `ordinal` of `at` in another way than the one that is about to leave. */
+bool checkpoint_path_forks_locked(const struct span *at, uint32_t ordinal);
+/* Stored paths part at this position of the path: a checkpoint of its grid position is a branch point. */
+void checkpoint_note_branch_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t position);
+/* Adds the captures of q whose pages are in the tree, and thins the path. */
+void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick);
+
+/* sequence.c */
 /* Puts q where the keeper sees it. */
 void sequence_list_locked(struct cs_sequence *q);
 /* The path of q ends behind its first n pages. */

@@ -1,8 +1,9 @@
 /*
- * Write-behind. A published span joins the backlog; the pump hands spans to the tier oldest first, a parent
- * always before its children, for a child without its parent is useless after a restart. Pages of spans being
- * written cannot be evicted, so those are bounded by a share of the arena; the backlog itself is not pinned:
- * what is evicted from it is lost to disk and counted.
+ * Write-behind. A published span joins the backlog, a checkpoint after a grace, so that one that is thinned
+ * at once costs no write; the pump hands spans to the tier oldest first, a parent always before its children,
+ * for a child without its parent is useless after a restart. Pages of spans being written cannot be evicted,
+ * so those are bounded by a share of the arena; the backlog itself is not pinned: what is evicted from it is
+ * lost to disk and counted.
  */
 #include "cachestore/store.h"
 
@@ -25,52 +26,99 @@ static uint64_t span_payload_bytes(const struct cs_store *s, const struct span *
     return sp->n_pages * s->stride;
 }
 
+static uint64_t record_bytes(const struct cs_store *s, const struct span *sp)
+{
+    return s->tier->record_bytes(s->disk, sp->n_pages);
+}
+
 static bool is_complete(const struct span *sp)
 {
     return sp->n_device == sp->n_pages;
 }
 
-static void backlog_insert(struct cs_store *s, struct span *sp, bool front)
+static struct waiting *list_of(struct cs_store *s, const struct span *sp)
 {
-    index_set_disk_locked(&s->index, sp, SPAN_DISK_BACKLOG);
-    s->backlog_bytes += span_payload_bytes(s, sp);
-    sp->backlog_previous = front ? NULL : s->backlog_last;
-    sp->backlog_next = front ? s->backlog_first : NULL;
+    return sp->disk == SPAN_DISK_GRACE ? &s->grace : &s->backlog;
+}
+
+/* The span's state says which list. */
+static void list_insert(struct cs_store *s, struct span *sp, bool front)
+{
+    struct waiting *list = list_of(s, sp);
+    list->bytes += span_payload_bytes(s, sp);
+    sp->backlog_previous = front ? NULL : list->last;
+    sp->backlog_next = front ? list->first : NULL;
     if (sp->backlog_previous)
         sp->backlog_previous->backlog_next = sp;
     else
-        s->backlog_first = sp;
+        list->first = sp;
     if (sp->backlog_next)
         sp->backlog_next->backlog_previous = sp;
     else
-        s->backlog_last = sp;
+        list->last = sp;
 }
 
-static void backlog_unlink(struct cs_store *s, struct span *sp)
+static void list_unlink(struct cs_store *s, struct span *sp)
 {
+    struct waiting *list = list_of(s, sp);
     if (sp->backlog_previous)
         sp->backlog_previous->backlog_next = sp->backlog_next;
     else
-        s->backlog_first = sp->backlog_next;
+        list->first = sp->backlog_next;
     if (sp->backlog_next)
         sp->backlog_next->backlog_previous = sp->backlog_previous;
     else
-        s->backlog_last = sp->backlog_previous;
+        list->last = sp->backlog_previous;
     sp->backlog_next = sp->backlog_previous = NULL;
-    s->backlog_bytes -= span_payload_bytes(s, sp);
+    list->bytes -= span_payload_bytes(s, sp);
+}
+
+static void backlog_insert(struct cs_store *s, struct span *sp, bool front)
+{
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_BACKLOG);
+    list_insert(s, sp, front);
+}
+
+static void grace_insert(struct cs_store *s, struct span *sp)
+{
+    sp->write_due_ns = store_now_ns() + s->checkpoint_grace_ns;
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_GRACE);
+    list_insert(s, sp, false);
+    if (s->grace.first == sp)
+        pthread_cond_signal(&s->keeper_wake);
 }
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
-    if (s->disk && sp->disk == SPAN_DISK_NONE && is_complete(sp))
+    if (!s->disk || sp->disk != SPAN_DISK_NONE || !is_complete(sp) || sp->doomed)
+        return;
+    if (sp->kind == SPAN_CHECKPOINT && s->tier == &tier_disk_vtable)
+        return; /* its volumes know no checkpoints yet */
+    if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
+        grace_insert(s, sp);
+    else
         backlog_insert(s, sp, false);
 }
 
 void writeback_cancel_locked(struct cs_store *s, struct span *sp)
 {
-    backlog_unlink(s, sp);
+    list_unlink(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     pthread_cond_broadcast(&s->changed);
+}
+
+uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns)
+{
+    bool any = false;
+    while (s->grace.first && s->grace.first->write_due_ns <= now_ns) {
+        struct span *sp = s->grace.first;
+        list_unlink(s, sp);
+        backlog_insert(s, sp, false);
+        any = true;
+    }
+    if (any)
+        writeback_pump_locked(s);
+    return s->grace.first ? s->grace.first->write_due_ns : 0;
 }
 
 /* The write ended without a record. */
@@ -83,7 +131,7 @@ static void write_lost(struct cs_store *s, struct span *sp)
 
 static void span_written(struct cs_store *s, struct span *sp)
 {
-    sp->disk_bytes = s->tier->record_bytes(s->disk, sp->n_pages);
+    sp->disk_bytes = record_bytes(s, sp);
     sp->drop_counted = false;
     sp->write_retries = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
@@ -91,6 +139,8 @@ static void span_written(struct cs_store *s, struct span *sp)
     /* Children that could not be written while their parent was not on disk. */
     for (struct span *child = sp->first_child; child; child = child->next_sibling)
         writeback_enqueue_locked(s, child);
+    for (struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
+        writeback_enqueue_locked(s, c);
 }
 
 /* On the tier's thread, without the lock. */
@@ -108,8 +158,8 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
         break;
     case TIER_ENOSPC:
         write_lost(s, sp);
-        if (sp->write_retries < MAX_WRITE_RETRIES &&
-            room_evict_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
+        if (!sp->doomed && sp->write_retries < MAX_WRITE_RETRIES &&
+            room_evict_disk_locked(s, record_bytes(s, sp))) {
             sp->write_retries++;
             backlog_insert(s, sp, true);
         }
@@ -139,12 +189,15 @@ static bool write_span(struct cs_store *s, struct span *sp)
     sp->touched_unix = (int64_t)time(NULL);
     sw->s = s;
     sw->span = sp;
+    sp->written_as = sp->boundary;
     sw->write = (struct tier_write){.record = {.id = sp->id,
+                                               .kind = index_record_kind(sp),
                                                .key = sp->key,
                                                .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
                                                .tenant = sp->tenant,
                                                .first_position = sp->first_position,
                                                .n_pages = sp->n_pages,
+                                               .flags = (uint32_t)sp->written_as,
                                                .ids = sp->ids,
                                                .created_unix = sp->created_unix,
                                                .used_unix = sp->touched_unix},
@@ -153,7 +206,7 @@ static bool write_span(struct cs_store *s, struct span *sp)
                                     .n_notes = n_notes,
                                     .durable = span_durable,
                                     .ctx = sw};
-    backlog_unlink(s, sp);
+    list_unlink(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_WRITING);
     s->writing_bytes += span_payload_bytes(s, sp);
     s->tier->write(s->disk, &sw->write);
@@ -178,8 +231,8 @@ void writeback_pump_locked(struct cs_store *s)
     if (!s->disk)
         return;
     bool refused = false; /* a parent that was refused must not come back with each of its children */
-    while (s->backlog_first) {
-        struct span *sp = s->backlog_first, *parent = sp->parent;
+    while (s->backlog.first) {
+        struct span *sp = s->backlog.first, *parent = sp->parent;
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
             if (refused || !can_be_led_to(sp)) {
                 /* It comes back when its parent is on disk. */
@@ -187,7 +240,7 @@ void writeback_pump_locked(struct cs_store *s)
                 continue;
             }
             if (parent->disk == SPAN_DISK_BACKLOG)
-                backlog_unlink(s, parent);
+                list_unlink(s, parent);
             backlog_insert(s, parent, true);
             continue;
         }
@@ -195,7 +248,7 @@ void writeback_pump_locked(struct cs_store *s)
             s->tier->kick(s->disk);
             return;
         }
-        if (!room_for_disk_locked(s, s->tier->record_bytes(s->disk, sp->n_pages))) {
+        if (!room_for_disk_locked(s, record_bytes(s, sp))) {
             if (s->writing_bytes > 0) { /* what holds the room can be evicted once it is durable */
                 s->tier->kick(s->disk);
                 return;

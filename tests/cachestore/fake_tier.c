@@ -30,7 +30,7 @@ static struct fake_record *find_record(struct fake_tier *f, struct record_id id)
 static bool record_has_page_key(const struct span_record *r, struct cs_key key)
 {
     struct cs_key k = r->key;
-    for (uint32_t i = 0; i < r->n_pages; i++) {
+    for (uint32_t i = 0; i < r->n_pages && r->kind == RECORD_SPAN; i++) {
         if (i > 0) {
             struct cs_chain c = {.page_key = k, .page_tokens = PT};
             cs_chain_add(&c, r->ids + (size_t)i * PT, PT);
@@ -138,6 +138,7 @@ static void fake_write(struct tier_disk *t, struct tier_write *w)
 {
     struct fake_tier *f = fake(t);
     assert_true(f->n_writes < 256);
+    assert_true(w->record.kind == RECORD_SPAN || w->record.kind == RECORD_CHECKPOINT);
     bool found = no_key(w->record.parent);
     assert_int_equal(found, w->record.first_position == 0);
     for (size_t i = 0; i < f->n_records && !found; i++)
@@ -298,8 +299,9 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result)
         f->records = realloc(f->records, (f->n_records + 1) * sizeof *f->records);
         struct fake_record *r = &f->records[f->n_records++];
         r->record = w->record;
-        uint32_t *ids = malloc(w->record.n_pages * PT * sizeof *ids);
-        memcpy(ids, w->record.ids, w->record.n_pages * PT * sizeof *ids);
+        size_t n_ids = (w->record.kind == RECORD_SPAN ? w->record.n_pages : 1) * (size_t)PT;
+        uint32_t *ids = malloc(n_ids * sizeof *ids);
+        memcpy(ids, w->record.ids, n_ids * sizeof *ids);
         r->record.ids = ids;
         r->bytes = malloc(w->record.n_pages * (size_t)PAGE);
         for (uint32_t i = 0; i < w->record.n_pages; i++)
@@ -324,6 +326,8 @@ void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result)
     struct fake_record *record = find_record(f, r->record.id);
     if (!record)
         result = TIER_NOTFOUND;
+    else
+        assert_true(record->record.kind == r->record.kind && record->record.flags == r->record.flags);
     for (uint32_t p = 0; p < r->n_pages; p++)
         if (result == TIER_OK)
             memcpy(r->pages[p], record->bytes + (r->first_page + p) * (size_t)PAGE, PAGE);

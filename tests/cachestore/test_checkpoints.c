@@ -1,0 +1,420 @@
+/* Checkpoints on the device: where sequences resume, what neighbours share, what placement keeps. */
+#include "tests/cachestore/stateful.h"
+
+#include <string.h>
+
+enum { N = 400 };
+
+static const struct cs_boundary system_only[] = {{.position = 21, .kind = CS_BOUNDARY_SYSTEM}};
+
+/* Everything that was published is unused: no reference was lost on the way. */
+static void check_all_let_go(struct cs_store *s)
+{
+    check_balance(s);
+    assert_int_equal(stats_of(s).pages_live, 0);
+    cs_close(s, 0);
+}
+
+static void a_sequence_resumes_at_each_kind_of_boundary(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    const struct cs_boundary b[] = {{.position = 21, .kind = CS_BOUNDARY_SYSTEM},
+                                    {.position = 50, .kind = CS_BOUNDARY_TURN},
+                                    {.position = 81, .kind = CS_BOUNDARY_END}};
+    /* A prompt of 81 tokens and a reply up to 101. */
+    assert_int_equal(run_turn(s, &c, 0, ids, 81, 101, b, 3), 0);
+    assert_int_equal(stats_of(s).captures, 4); /* 16, 48, 80, and 96 behind the reply */
+    assert_int_equal(stats_of(s).publish_checkpoints, 4);
+    assert_int_equal(stats_of(s).checkpoints, 4);
+    struct run r;
+    /* The same prompt again, the next turn, an edited last message, another user of the system prompt. */
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 81), 80);
+    assert_int_equal(r.reuse.tokens_matched, 80);
+    assert_int_equal(r.reuse.miss, CS_MISS_NONE);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 120), 96);
+    assert_int_equal(r.reuse.tokens_matched, 100);
+    assert_int_equal(r.reuse.miss,
+                     CS_MISS_DIVERGED); /* the history ends: the closest grid position was found */
+    run_close(&r);
+    uint32_t other[N];
+    make_ids(other, N, 60, 5);
+    assert_int_equal(run_start(&r, s, &c, 0, other, 90), 48);
+    assert_int_equal(r.reuse.tokens_matched, 60);
+    assert_int_equal(r.reuse.miss, CS_MISS_STATE); /* 56 was never a checkpoint */
+    run_close(&r);
+    make_ids(other, N, 21, 6);
+    assert_int_equal(run_start(&r, s, &c, 0, other, 90), 16);
+    assert_int_equal(r.reuse.tokens_matched, 20);
+    assert_int_equal(r.reuse.miss, CS_MISS_DIVERGED);
+    run_close(&r);
+    make_ids(other, N, 0, 7);
+    assert_int_equal(run_start(&r, s, &c, 0, other, 90), 0);
+    assert_int_equal(r.reuse.miss, CS_MISS_COLD);
+    run_close(&r);
+    /* Another tenant finds nothing. */
+    assert_int_equal(run_start(&r, s, &c, 1, ids, 81), 0);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+static void each_part_of_a_checkpoint_may_be_absent(void **state)
+{
+    (void)state;
+    for (int part = 0; part < 2; part++) {
+        struct cs_config c = stateful_config(400);
+        if (part == 0)
+            c.state_bytes = 0;
+        else
+            c.window_groups = c.window_tokens = 0;
+        struct cs_store *s = tiny_open(&c);
+        uint32_t ids[N];
+        make_ids(ids, N, N, 0);
+        assert_int_equal(run_turn(s, &c, 0, ids, 60, 90, system_only, 1), 0);
+        assert_int_equal(run_turn(s, &c, 0, ids, 130, 130, NULL, 0), 88);
+        assert_int_equal(stats_of(s).checkpoints, 2);
+        check_all_let_go(s);
+    }
+}
+
+static void where_stored_paths_part_a_checkpoint_is_found_by_the_third(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t a[N], b[N], d[N];
+    make_ids(a, N, N, 0);
+    make_ids(b, N, 60, 1);
+    make_ids(d, N, 60, 2);
+    assert_int_equal(run_turn(s, &c, 0, a, 100, 100, system_only, 1), 0);
+    assert_int_equal(run_turn(s, &c, 0, b, 100, 100, system_only, 1), 16);
+    assert_int_equal(run_turn(s, &c, 0, d, 100, 100, system_only, 1), 56);
+    check_all_let_go(s);
+}
+
+static void a_prompt_without_a_checkpoint_says_so(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    assert_int_equal(run_turn(s, &c, 0, ids, 60, 60, NULL, 0), 0);
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(r.reuse.tokens_matched, 56);
+    assert_int_equal(r.reuse.miss, CS_MISS_STATE);
+    run_close(&r);
+    /* Pages alone are no reason to reuse; a prompt shorter than the grid has none to miss. */
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 6), 0);
+    assert_int_equal(r.reuse.miss, CS_MISS_NONE);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+static void neighbours_share_the_pages_of_their_windows(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    const struct cs_boundary b[] = {{.position = 40, .kind = CS_BOUNDARY_TURN},
+                                    {.position = 48, .kind = CS_BOUNDARY_TURN}};
+    assert_int_equal(run_turn(s, &c, 0, ids, 50, 50, b, 2), 0);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.checkpoints, 2);
+    /* Pages 7 to 9 and 9 to 11 of two groups, and state twice. */
+    assert_int_equal(st.checkpoint_blocks, 2 * 5 + 2 * STATE_BLOCKS);
+    assert_int_equal(st.pages_cached, 12 + st.checkpoint_blocks);
+    /* A live sequence uses the same blocks, too. */
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 48);
+    assert_int_equal(stats_of(s).pages_live, 12 + 2 * 3);
+    assert_int_equal(run_compute(&r, 60, 60), CS_OK);
+    run_close(&r);
+    assert_int_equal(stats_of(s).pages_cached, st.pages_cached);
+    check_all_let_go(s);
+}
+
+static void a_path_keeps_at_most_k_checkpoints(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(2000);
+    c.checkpoints_a_path = 5;
+    c.index_bytes = 8 << 20;
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[1600];
+    make_ids(ids, 1600, 1600, 0);
+    uint32_t n = 30;
+    for (int turn = 0; turn < 40; turn++) {
+        uint32_t resumed = run_turn(s, &c, 0, ids, n, n + 17, system_only, 1);
+        if (turn > 0)
+            assert_true(n - resumed < 30);
+        assert_true(stats_of(s).checkpoints <= 5);
+        n += 34;
+    }
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.checkpoints, 5);
+    assert_int_equal(st.publish_checkpoints, st.checkpoints + st.thinned_checkpoints);
+    /* All boundaries of a long prompt at once: thinned before anything is captured. */
+    struct cs_boundary b[90];
+    for (uint32_t i = 0; i < 90; i++)
+        b[i] = (struct cs_boundary){.position = 16 * (i + 1), .kind = CS_BOUNDARY_TURN};
+    b[2].kind = CS_BOUNDARY_SYSTEM;
+    uint32_t other[1600];
+    make_ids(other, 1600, 0, 9);
+    assert_int_equal(run_turn(s, &c, 0, other, 1500, 1500, b, 90), 0);
+    assert_int_equal(stats_of(s).captures, st.captures + 5);
+    assert_int_equal(stats_of(s).thinned_checkpoints, st.thinned_checkpoints);
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, other, 60), 48);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, other, 1441), 1440);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+static void a_step_that_was_not_computed_leaves_no_checkpoint(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    const struct cs_boundary b[] = {{.position = 24, .kind = CS_BOUNDARY_TURN},
+                                    {.position = 56, .kind = CS_BOUNDARY_TURN}};
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(cs_sequence_place(r.q, b, 2, 60), CS_OK);
+    assert_int_equal(run_compute(&r, 30, 30), CS_OK);
+    const struct cs_capture *captures;
+    size_t n_captures;
+    assert_int_equal(cs_sequence_grow(r.q, 60), CS_OK);
+    assert_int_equal(cs_sequence_step_begin(r.q, 30, 60, &captures, &n_captures), CS_OK);
+    assert_int_equal(n_captures, 1);
+    assert_int_equal(captures[0].position, 56);
+    cs_sequence_step_end(r.q, 30, false);
+    run_publish(&r);
+    assert_int_equal(stats_of(s).publish_checkpoints, 1);
+    /* The step is done again, and now it counts. */
+    assert_int_equal(run_compute(&r, 60, 60), CS_OK);
+    run_publish(&r);
+    assert_int_equal(stats_of(s).publish_checkpoints, 2);
+    run_close(&r);
+    /* Closed between begin and end. */
+    make_ids(ids, N, 0, 3);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(cs_sequence_place(r.q, b, 2, 60), CS_OK);
+    assert_int_equal(cs_sequence_grow(r.q, 60), CS_OK);
+    assert_int_equal(cs_sequence_step_begin(r.q, 0, 60, &captures, &n_captures), CS_OK);
+    assert_int_equal(n_captures, 2);
+    run_close(&r);
+    assert_int_equal(stats_of(s).publish_checkpoints, 2);
+    check_all_let_go(s);
+}
+
+static void two_sequences_resume_from_one_checkpoint(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t a[N], b[N];
+    make_ids(a, N, N, 0);
+    make_ids(b, N, 50, 1);
+    assert_int_equal(run_turn(s, &c, 0, a, 40, 49, NULL, 0), 0);
+    struct run ra, rb;
+    run_start(&ra, s, &c, 0, a, 100);
+    run_start(&rb, s, &c, 0, b, 100);
+    assert_int_equal(ra.n_computed, 48);
+    assert_int_equal(rb.n_computed, 48);
+    assert_int_equal(run_compute(&ra, 100, 9), CS_OK);
+    assert_int_equal(run_compute(&rb, 100, 14), CS_OK);
+    assert_int_equal(run_capture(&ra), CS_OK);
+    assert_int_equal(run_capture(&ra), CS_ENOTFOUND);
+    run_publish(&ra);
+    assert_int_equal(run_capture(&ra), CS_ENOTFOUND);
+    assert_int_equal(run_capture(&rb), CS_OK);
+    run_publish(&rb);
+    run_close(&ra);
+    run_close(&rb);
+    assert_int_equal(run_start(&ra, s, &c, 0, a, 100), 96);
+    assert_int_equal(run_start(&rb, s, &c, 0, b, 100), 96);
+    run_close(&ra);
+    run_close(&rb);
+    check_all_let_go(s);
+}
+
+static void the_same_checkpoint_published_twice_is_stored_once(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct run a, b;
+    assert_int_equal(run_start(&a, s, &c, 0, ids, 60), 0);
+    assert_int_equal(run_start(&b, s, &c, 0, ids, 60), 0);
+    assert_int_equal(run_compute(&a, 60, 60), CS_OK);
+    assert_int_equal(run_compute(&b, 60, 7), CS_OK);
+    assert_int_equal(run_capture(&a), CS_OK);
+    assert_int_equal(run_capture(&b), CS_OK);
+    run_publish(&a);
+    run_publish(&b);
+    run_close(&a);
+    run_close(&b);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.publish_checkpoints, 1);
+    assert_int_equal(st.checkpoints, 1);
+    assert_int_equal(st.pages_cached, 15 + st.checkpoint_blocks);
+    assert_int_equal(run_start(&a, s, &c, 0, ids, 60), 56);
+    run_close(&a);
+    check_all_let_go(s);
+}
+
+static void eviction_leaves_what_a_live_sequence_uses(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(60);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N], other[N];
+    make_ids(ids, N, N, 0);
+    assert_int_equal(run_turn(s, &c, 0, ids, 40, 49, NULL, 0), 0);
+    struct run live;
+    assert_int_equal(run_start(&live, s, &c, 0, ids, 90), 48);
+    for (uint32_t k = 1; k < 20; k++) {
+        make_ids(other, N, 0, k);
+        run_turn(s, &c, 0, other, 40, 49, NULL, 0);
+        check_balance(s);
+    }
+    assert_true(stats_of(s).evicted_device_checkpoints > 5);
+    assert_int_equal(run_compute(&live, 90, 11), CS_OK); /* checks the windows it reads */
+    assert_int_equal(run_capture(&live), CS_OK);
+    run_publish(&live);
+    run_close(&live);
+    assert_int_equal(run_start(&live, s, &c, 0, ids, 95), 88);
+    run_close(&live);
+    check_all_let_go(s);
+}
+
+static void without_memory_for_a_checkpoint_the_step_goes_on(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(22);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    const struct cs_boundary b[] = {{.position = 24, .kind = CS_BOUNDARY_TURN},
+                                    {.position = 32, .kind = CS_BOUNDARY_TURN}};
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 36), 0);
+    assert_int_equal(cs_sequence_place(r.q, b, 2, 36), CS_OK);
+    assert_int_equal(run_compute(&r, 24, 4), CS_OK); /* 6 pages, 3 and state of the capture, windows */
+    assert_int_equal(stats_of(s).captures, 1);
+    assert_int_equal(run_compute(&r, 32, 4), CS_OK);
+    assert_int_equal(stats_of(s).captures, 1);
+    assert_int_equal(stats_of(s).dropped_checkpoints, 1);
+    run_publish(&r);
+    /* No window pages: the sequence is as it was. */
+    assert_int_equal(run_compute(&r, 80, 40), CS_EFULL);
+    check_balance(s);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 36), 24);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+static void a_lost_checkpoint_is_named_evicted(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(60);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N], other[N];
+    make_ids(ids, N, N, 0);
+    /* Its pages stay because a live sequence uses them; its checkpoint goes. */
+    assert_int_equal(run_turn(s, &c, 0, ids, 40, 49, NULL, 0), 0);
+    struct run live;
+    assert_int_equal(run_start(&live, s, &c, 0, ids, 60), 48);
+    assert_int_equal(run_compute(&live, 60, 60), CS_OK);
+    run_publish(&live);
+    for (uint32_t k = 1; k < 20; k++) {
+        make_ids(other, N, 0, k);
+        run_turn(s, &c, 0, other, 40, 49, NULL, 0);
+    }
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(r.reuse.tokens_matched, 56);
+    assert_int_equal(r.reuse.miss, CS_MISS_EVICTED);
+    run_close(&r);
+    run_close(&live);
+    check_all_let_go(s);
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(100);
+    struct cs_store *s;
+    char err[200];
+    c.grid_tokens = 6;
+    assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
+    c = stateful_config(100);
+    c.window_tokens = 0;
+    assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
+    c.window_tokens = 1;
+    assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
+    c = stateful_config(100);
+    s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct run r;
+    const struct cs_capture *captures, *one;
+    size_t n;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(cs_sequence_step_begin(r.q, 0, 1, &captures, &n), CS_EINVAL);
+    assert_int_equal(cs_sequence_grow(r.q, 60), CS_OK);
+    assert_int_equal(cs_sequence_step_begin(r.q, 9, 5, &captures, &n), CS_EINVAL);
+    assert_int_equal(cs_sequence_step_begin(r.q, 8, 16, &captures, &n), CS_EINVAL); /* 0 to 8 come first */
+    assert_int_equal(cs_sequence_place(r.q, NULL, 1, 60), CS_EINVAL);
+    assert_int_equal(cs_sequence_capture(r.q, CS_BOUNDARY_TURN, &one), CS_ENOTFOUND);
+    run_close(&r);
+    check_all_let_go(s);
+    /* Of a dense model all of it is nothing. */
+    c = tiny_config(100);
+    s = tiny_open(&c);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 0);
+    assert_int_equal(cs_sequence_place(r.q, system_only, 1, 60), CS_OK);
+    assert_int_equal(run_compute(&r, 60, 7), CS_OK);
+    assert_int_equal(cs_sequence_capture(r.q, CS_BOUNDARY_TURN, &one), CS_ENOTFOUND);
+    run_publish(&r);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 56);
+    assert_int_equal(r.reuse.tokens_matched, 56);
+    run_close(&r);
+    assert_int_equal(stats_of(s).checkpoints, 0);
+    check_all_let_go(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sequence_resumes_at_each_kind_of_boundary),
+        cmocka_unit_test(each_part_of_a_checkpoint_may_be_absent),
+        cmocka_unit_test(where_stored_paths_part_a_checkpoint_is_found_by_the_third),
+        cmocka_unit_test(a_prompt_without_a_checkpoint_says_so),
+        cmocka_unit_test(neighbours_share_the_pages_of_their_windows),
+        cmocka_unit_test(a_path_keeps_at_most_k_checkpoints),
+        cmocka_unit_test(a_step_that_was_not_computed_leaves_no_checkpoint),
+        cmocka_unit_test(two_sequences_resume_from_one_checkpoint),
+        cmocka_unit_test(the_same_checkpoint_published_twice_is_stored_once),
+        cmocka_unit_test(eviction_leaves_what_a_live_sequence_uses),
+        cmocka_unit_test(without_memory_for_a_checkpoint_the_step_goes_on),
+        cmocka_unit_test(a_lost_checkpoint_is_named_evicted),
+        cmocka_unit_test(wrong_arguments_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,357 @@
+/* Checkpoints over the disk tier in memory: written after their grace, read back with their path, thinned. */
+#include "tests/cachestore/fake_tier.h"
+#include "tests/cachestore/stateful.h"
+
+#include "cachestore/store.h"
+
+enum { N = 400 };
+
+static const struct cs_boundary system_only[] = {{.position = 21, .kind = CS_BOUNDARY_SYSTEM}};
+
+static struct cs_config disk_config(uint32_t arena_pages, uint32_t grace_ms)
+{
+    struct cs_config c = stateful_config(arena_pages);
+    c.checkpoint_grace_ms = grace_ms;
+    return c;
+}
+
+static size_t checkpoint_records(const struct fake_tier *f)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_records; i++)
+        n += f->records[i].record.kind == RECORD_CHECKPOINT;
+    return n;
+}
+
+static void end(struct cs_store *s, struct fake_tier *f)
+{
+    fake_finish_reads(f, TIER_OK);
+    fake_finish_writes(f, TIER_OK);
+    check_balance(s);
+    assert_int_equal(stats_of(s).pages_live, 0);
+    cs_close(s, 0);
+}
+
+/* A store with one path of 100 tokens on disk: checkpoints at 16, 56 (a prompt's end) and 96. */
+static struct cs_store *store_one_path(struct fake_tier *f, const struct cs_config *c, const uint32_t *ids)
+{
+    struct cs_store *s = fake_open(f, c);
+    assert_int_equal(
+        run_turn(s, c, 0, ids, 60, 100, (struct cs_boundary[]){system_only[0], {60, CS_BOUNDARY_END}}, 2), 0);
+    assert_int_equal(cs_flush(s, 0), CS_EIO); /* nobody finishes the writes meanwhile */
+    fake_finish_writes(f, TIER_OK);
+    assert_int_equal(checkpoint_records(f), 3);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    return s;
+}
+
+static void a_restart_resumes_at_the_deepest_checkpoint_with_one_submission(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(300, 0);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    cs_close(store_one_path(&f, &c, ids), 0);
+    struct cs_store *s = fake_open(&f, &c);
+    assert_int_equal(stats_of(s).checkpoints, 3);
+    struct run r;
+    run_open(&r, s, &c, 0, ids, 120);
+    assert_false(run_settle(&r));
+    assert_int_equal(f.n_read_calls, 1);
+    fake_finish_reads(&f, TIER_OK);
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 96);
+    assert_int_equal(r.reuse.tokens_disk, 96);
+    assert_int_equal(run_compute(&r, 120, 10), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    /* Now it is resident. */
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 120), 96);
+    assert_int_equal(r.reuse.tokens_device, 96);
+    run_close(&r);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void two_sequences_share_the_load_of_a_checkpoint(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(300, 0);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    cs_close(store_one_path(&f, &c, ids), 0);
+    struct cs_store *s = fake_open(&f, &c);
+    struct run a, b;
+    run_open(&a, s, &c, 0, ids, 120);
+    size_t reads = f.n_reads;
+    run_open(&b, s, &c, 0, ids, 120);
+    assert_int_equal(f.n_reads, reads);
+    assert_false(run_settle(&b));
+    run_close(&a); /* the other one still waits */
+    fake_finish_reads(&f, TIER_OK);
+    assert_true(run_settle(&b));
+    assert_int_equal(b.n_computed, 96);
+    run_close(&b);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void a_checkpoint_that_cannot_be_read_gives_way_to_a_resident_one(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tier_result result;
+        enum cs_miss miss;
+    } cases[] = {{TIER_EIO, CS_MISS_IO}, {TIER_CORRUPT_PAYLOAD, CS_MISS_CORRUPT}};
+    for (size_t k = 0; k < 2; k++) {
+        struct fake_tier f = {.allow_parent_delete = true};
+        struct cs_config c = disk_config(300, 0);
+        uint32_t ids[N];
+        make_ids(ids, N, N, 0);
+        cs_close(store_one_path(&f, &c, ids), 0);
+        struct cs_store *s = fake_open(&f, &c);
+        struct run r;
+        run_open(&r, s, &c, 0, ids, 61);
+        fake_finish_reads(&f, TIER_OK);
+        assert_true(run_settle(&r));
+        assert_int_equal(r.n_computed, 56);
+        run_close(&r);
+        run_open(&r, s, &c, 0, ids, 120);
+        /* All pages land, the state does not. */
+        bool failed = false;
+        while (f.n_reads > 0) {
+            bool checkpoint = f.reads[0]->record.kind == RECORD_CHECKPOINT;
+            failed = failed || checkpoint;
+            fake_finish_read(&f, 0, checkpoint ? cases[k].result : TIER_OK);
+        }
+        assert_true(failed);
+        assert_true(run_settle(&r));
+        assert_int_equal(r.n_computed, 56);
+        assert_int_equal(r.reuse.tokens_matched, 100);
+        assert_int_equal(r.reuse.miss, cases[k].miss);
+        /* It is gone, and said to be until it is computed anew. */
+        assert_int_equal(checkpoint_records(&f), 2);
+        assert_int_equal(stats_of(s).checkpoints, 2);
+        assert_int_equal(run_compute(&r, 100, 100), CS_OK);
+        assert_int_equal(run_capture(&r), CS_OK);
+        run_publish(&r);
+        run_close(&r);
+        assert_int_equal(run_start(&r, s, &c, 0, ids, 120), 96);
+        run_close(&r);
+        cs_flush(s, 0);
+        fake_finish_writes(&f, TIER_OK);
+        assert_int_equal(checkpoint_records(&f), 3);
+        end(s, &f);
+        fake_free(&f);
+    }
+}
+
+static void behind_the_deadline_the_resident_one_serves(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(300, 0);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    cs_close(store_one_path(&f, &c, ids), 0);
+    c.restore_deadline_ms = 1;
+    struct cs_store *s = fake_open(&f, &c);
+    struct run r;
+    do { /* a run that lands before its deadline, to have something resident */
+        run_open(&r, s, &c, 0, ids, 61);
+        fake_finish_reads(&f, TIER_OK);
+        assert_true(run_settle(&r));
+        run_close(&r);
+    } while (r.n_computed != 56);
+    run_open(&r, s, &c, 0, ids, 120);
+    assert_true(f.n_reads > 0);
+    wait_settled(r.q);
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 56);
+    assert_int_equal(r.reuse.miss, CS_MISS_DEADLINE);
+    assert_int_equal(run_compute(&r, 100, 100), CS_OK);
+    fake_finish_reads(&f, TIER_OK); /* late: into pages that are nobody else's */
+    assert_int_equal(run_compute(&r, 120, 5), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void what_is_thinned_within_its_grace_is_never_written(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(2000, 1000000);
+    c.checkpoints_a_path = 3;
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    for (uint32_t n = 20; n + 17 < N; n += 34) {
+        run_turn(s, &c, 0, ids, n, n + 17, system_only, 1);
+        fake_finish_writes(&f, TIER_OK);
+    }
+    struct cs_stats st = stats_of(s);
+    assert_true(st.thinned_checkpoints > 5);
+    assert_int_equal(checkpoint_records(&f), 0);
+    assert_true(st.pending_bytes > 0);
+    cs_flush(s, 0);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(checkpoint_records(&f), 3);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void the_grace_ends_by_itself(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(300, 1);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    run_turn(s, &c, 0, ids, 40, 50, NULL, 0);
+    uint64_t start = store_now_ns();
+    bool queued = false;
+    while (!queued && store_now_ns() - start < 20ull * 1000000000) {
+        pthread_mutex_lock(&s->lock);
+        queued = s->grace.first == NULL;
+        pthread_mutex_unlock(&s->lock);
+    }
+    assert_true(queued);
+    pthread_mutex_lock(&s->lock); /* the keeper is done with the queue */
+    pthread_mutex_unlock(&s->lock);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(checkpoint_records(&f), 1);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void a_checkpoint_thinned_while_it_is_written_leaves_no_record(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(2000, UINT32_MAX);
+    c.checkpoints_a_path = 2;
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    for (uint32_t n = 20; n < 150; n += 20)
+        run_turn(s, &c, 0, ids, n, n + 10, NULL, 0); /* the writes stay in the queue */
+    assert_true(stats_of(s).thinned_checkpoints > 2);
+    assert_int_equal(stats_of(s).checkpoints, 2);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(checkpoint_records(&f), 2);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void a_checkpoint_thinned_while_it_is_read_serves_who_waits(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(2000, UINT32_MAX);
+    uint32_t ids[N], b[N];
+    make_ids(ids, N, N, 0);
+    cs_close(store_one_path(&f, &c, ids), 0);
+    c.checkpoints_a_path = 2;
+    struct cs_store *s = fake_open(&f, &c);
+    make_ids(b, N, 60, 1);
+    struct run waits, r;
+    run_open(&waits, s, &c, 0, b, 70);
+    assert_true(f.n_reads > 0);
+    /* The path grows: what the other one waits for is interior now. */
+    run_open(&r, s, &c, 0, ids, 140);
+    while (f.n_reads > 0 && !run_settle(&r))
+        for (size_t i = 0; i < f.n_reads; i++)
+            if (f.reads[i]->record.kind == RECORD_SPAN || f.reads[i]->record.first_position == 96) {
+                fake_finish_read(&f, i, TIER_OK);
+                break;
+            }
+    assert_int_equal(r.n_computed, 96);
+    assert_int_equal(run_compute(&r, 140, 140), CS_OK);
+    assert_int_equal(run_capture(&r), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    assert_int_equal(stats_of(s).checkpoints, 2);
+    assert_int_equal(f.n_reads, 1);
+    fake_finish_reads(&f, TIER_OK);
+    assert_true(run_settle(&waits));
+    assert_int_equal(waits.n_computed, 56);
+    run_close(&waits);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(checkpoint_records(&f), 2);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void rows_of_checkpoints_without_their_span_are_deleted_at_open(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.allow_parent_delete = true};
+    struct cs_config c = disk_config(300, 0);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    cs_close(store_one_path(&f, &c, ids), 0);
+    /* The span with the page before 96 is lost, and with it the last one. */
+    size_t last = 0;
+    while (f.records[last].record.kind != RECORD_SPAN || f.records[last].record.first_position != 84)
+        last++;
+    fake_vtable.delete_span((struct tier_disk *)&f, f.records[last].record.id);
+    struct cs_store *s = fake_open(&f, &c);
+    assert_int_equal(checkpoint_records(&f), 2);
+    assert_int_equal(stats_of(s).checkpoints, 2);
+    struct run r;
+    run_open(&r, s, &c, 0, ids, 120);
+    fake_finish_reads(&f, TIER_OK);
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 56);
+    run_close(&r);
+    end(s, &f);
+    fake_free(&f);
+}
+
+static void on_a_small_disk_checkpoints_leave_before_their_spans(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.budget = 60 * PAGE}; /* checks each delete and the budget */
+    struct cs_config c = disk_config(120, UINT32_MAX);
+    uint32_t ids[N];
+    struct cs_store *s = fake_open(&f, &c);
+    for (uint32_t k = 1; k < 30; k++) {
+        make_ids(ids, N, 16, k);
+        run_turn(s, &c, 0, ids, 40, 61, system_only, 1);
+        fake_finish_writes(&f, TIER_OK);
+        check_balance(s);
+    }
+    assert_true(stats_of(s).evicted_disk_checkpoints > 5);
+    assert_true(stats_of(s).evicted_disk_spans > 5);
+    assert_true(checkpoint_records(&f) > 0);
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    /* Every row still leads somewhere. */
+    assert_int_equal(stats_of(s).disk_spans, f.n_records);
+    end(s, &f);
+    fake_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restart_resumes_at_the_deepest_checkpoint_with_one_submission),
+        cmocka_unit_test(two_sequences_share_the_load_of_a_checkpoint),
+        cmocka_unit_test(a_checkpoint_that_cannot_be_read_gives_way_to_a_resident_one),
+        cmocka_unit_test(behind_the_deadline_the_resident_one_serves),
+        cmocka_unit_test(what_is_thinned_within_its_grace_is_never_written),
+        cmocka_unit_test(the_grace_ends_by_itself),
+        cmocka_unit_test(a_checkpoint_thinned_while_it_is_written_leaves_no_record),
+        cmocka_unit_test(a_checkpoint_thinned_while_it_is_read_serves_who_waits),
+        cmocka_unit_test(rows_of_checkpoints_without_their_span_are_deleted_at_open),
+        cmocka_unit_test(on_a_small_disk_checkpoints_leave_before_their_spans),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
