@@ -17,7 +17,15 @@
  * of KN_ATTN_GROUP; in a group m = max, p = exp(s - m), l = sum of p as a reduction along a row, o = p * V by
  * fma ascending over positions. Groups merge ascending: M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L =
  * fma(l, b, L * a), O = fma(o, b, O * a); the result is O * (1 / L). Decode and prefill alike.
- * - exp, log, sin, cos, pow are our own (kernels/cpu/math.c); of libm only fma, which has one right answer.
+ *   With a window, positions outside it are absent: groups start at the first one seen, o and l at the first
+ *   position seen.
+ * - gates: x * sigmoid(g) is x / (1 + exp(-g)); silu(x) the same with g = x; gelu is x / (1 + exp(x * fma(x *
+ *   x, B, A))), A = -2 sqrt(2 / pi), B = 0.044715 A. What is multiplied with one is multiplied after it.
+ * - router: weights exp(x - max) / sum; the sum over all experts is a reduction along a row, that of the used
+ *   ones adds ascending ids.
+ * - delta rule: see there.
+ * - exp, log, softplus, sin, cos, pow are our own (kernels/cpu/math.c); of libm only fma, which has one right
+ * answer.
  *
  * Threads: a backend owns a pool of `threads` - 1 workers that spin briefly and then sleep. One thread at a
  * time may call operations on a backend. No operation allocates after warm-up growth of its scratch; those
@@ -133,9 +141,8 @@ void kn_rope(struct kn_backend *b, const struct kn_rope_table *t, bool interleav
 void kn_silu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
                  size_t dim);
 
-/* y (n, dim) = gelu(g) * u, laid out as kn_silu_mul's; gelu(g) = g / (1 + exp(-2 * c)), c = sqrt(2 / pi) * (g
- * + 0.044715
- * * g^3): the tanh form. */
+/* y (n, dim) = gelu(g) * u, laid out as kn_silu_mul's; the tanh form: gelu(g) = g / (1 + exp(-2 c)), c =
+ * sqrt(2 / pi) (g + 0.044715 g^3). */
 void kn_gelu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
                  size_t dim);
 
@@ -155,14 +162,16 @@ void kn_add(struct kn_backend *b, float *x, size_t ldx, const float *y, size_t l
 
 /* ---- experts ----------------------------------------------------------------------------------------- */
 
-/* Softmax over the logits (n, experts), the `used` likeliest of each row (the lowest id on a tie) in
- * ascending order of id, and their weights; renormalise: weights sum to 1. ids and weights are (n, used). */
+/* Softmax over the logits (n, experts), the `used` likeliest of each row (the lowest id on a tie; NaN counts
+ * as -inf) in ascending order of id, and their weights; renormalise: weights sum to 1. ids and weights are
+ * (n, used); 1 <= used <= experts. */
 void kn_route(struct kn_backend *b, const float *logits, size_t ld, size_t n, size_t experts, size_t used,
               bool renormalise, uint32_t *ids, float *weights);
 /* y (n, dim): row i = row rows[i] of x. */
 void kn_rows_take(struct kn_backend *b, const float *x, size_t ldx, const uint32_t *rows, size_t n,
                   size_t dim, float *y, size_t ldy);
-/* Row rows[i] of y = fma(weights[i], row i of x, that row); rows are distinct. */
+/* Row rows[i] of y = fma(weights[i], row i of x, that row); rows are distinct. An expert after another, by
+ * ascending id, each row of y has one order of sums. */
 void kn_rows_add(struct kn_backend *b, const float *x, size_t ldx, const uint32_t *rows, const float *weights,
                  size_t n, size_t dim, float *y, size_t ldy);
 
@@ -229,9 +238,17 @@ int kn_attention_window(struct kn_backend *b, const struct kn_kv_layout *l, uint
  * block and on S only, and every sum has one order, so chunk edges, batch and decode against prefill change
  * no bit.
  *
+ * Order: the convolution rounds its first product, then fma by ascending tap; silu. l2 norm: x * (1 /
+ * sqrt(sum of squares as a reduction along a row + eps) * scale), scale dim^-0.5 for q and 1 for k. G_i =
+ * G_(i-1) + a * softplus(alpha + dt_bias), from the block's first row on. k.k, k.q, S^T k, S^T q: fma
+ * ascending over the dim of k. d_i = beta * x: x = fma(-e^G_i, S^T k, v), then fma(-(e^(G_i - G_j) * k.k),
+ * d_j, x), j ascending. o_i: e^G_i * S^T q, then fma(e^(G_i - G_j) * k.q, d_j, o), j ascending. S: e^G_63 *
+ * S, then fma(k_j * e^(G_63 - G_j), d_j, S), j ascending.
+ *
  * Live memory of a sequence and layer: the state at the start of the open block (S, then the `conv - 1` rows
- * of convolution input before it, in the taps' dtype), then what the open block has so far. The first
- * kn_delta_state_bytes of it are what a checkpoint at the last block edge holds. */
+ * of convolution input before it, in the taps' dtype), then what the open block has so far; with pos0 at a
+ * block's edge only the state counts. The first kn_delta_state_bytes of it are what a checkpoint at the last
+ * block edge holds. */
 #define KN_DELTA_BLOCK 64
 
 struct kn_delta_shape {
@@ -274,7 +291,8 @@ struct kn_delta_weights {
     const float *dt_bias; /* (v_heads) */
 };
 
-/* qkv (batch rows, columns): convolution input, before the convolution. beta, alpha (batch rows, v_heads):
+/* Moves each sequence's live memory on by its n rows; two sequences never share one. qkv (batch rows,
+ * columns): convolution input, before the convolution. beta, alpha (batch rows, v_heads):
  * projections, before sigmoid and softplus. out (batch rows, v_heads * dim): o, before the gated norm.
  * KN_EINVAL, KN_ENOMEM. */
 int kn_delta(struct kn_backend *b, const struct kn_delta_shape *s, const struct kn_delta_weights *w,
@@ -292,6 +310,7 @@ double kn_pow(double base, double exponent); /* base > 0 */
 void kn_sincos(double x, double *sin_out, double *cos_out);
 float kn_expf(float x); /* what every path computes lane by lane */
 float kn_logf(float x);
+float kn_softplusf(float x); /* log(1 + e^x) */
 
 /* Run fn(arg, i) for i in 0..n-1 on the pool, any order; returns when all are done (weights are packed with
  * it). */

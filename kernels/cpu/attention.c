@@ -3,9 +3,9 @@
  *
  * DESIGN. The query vectors of one sequence and one kv head (rows times the q heads that share it), in row
  * order, are cut into units of at most KN_QUERIES_MAX. A unit meets the absolute groups of KN_ATTN_GROUP
- * positions one after another; each gives (max, sum, o) for every vector, and these are merged ascending.
- * With few units (decode at depth) each (unit, group) is a task of its own and writes its partial result to
- * memory; a second pass merges. Both ways do the same arithmetic in the same order.
+ * positions that its window touches one after another; each gives (max, sum, o) for every vector, and these
+ * are merged ascending. With few units (decode at depth) each (unit, group) is a task of its own and writes
+ * its partial result to memory; a second pass merges. Both ways do the same arithmetic in the same order.
  */
 #include "kernels/cpu/internal.h"
 #include <string.h>
@@ -109,15 +109,16 @@ void kn_kv_put(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t laye
 struct unit {
     uint32_t seq, head; /* kv head */
     uint32_t vector0, vectors;
-    uint32_t groups; /* that its last vector reaches */
-    size_t task0;    /* before it, when every group is a task */
-    size_t partial0; /* its partial results: vectors a group */
+    uint32_t group0, groups; /* from the first that its first vector sees to the last of its last vector */
+    size_t task0;            /* before it, when every group is a task */
+    size_t partial0;         /* its partial results: vectors a group */
 };
 
 struct attention_call {
     struct kn_backend *b;
     const struct kn_kv_layout *l;
     uint32_t layer, heads_a_kv; /* q heads that share a kv head */
+    uint32_t window;            /* 0: all */
     const struct kn_attn_seq *seqs;
     float scale;
     const float *q;
@@ -134,12 +135,12 @@ struct attention_call {
 /* A worker's scratch. */
 struct desk {
     float *q, *scores, *max, *sum, *o; /* o, max, sum: running and the new group's, two of each */
-    uint32_t *counts;
+    uint32_t *from, *to;               /* positions of the group that each vector sees */
 };
 
 #define DESK_FLOATS(dim)                                                                                     \
     ((size_t)KN_QUERIES_MAX * KN_QUERY_STRIDE + (size_t)KN_QUERY_TILE * KN_SCORE_STRIDE +                    \
-     (size_t)KN_QUERIES_MAX * (5 + 2 * (size_t)(dim)))
+     (size_t)KN_QUERIES_MAX * (6 + 2 * (size_t)(dim)))
 
 static struct desk desk_of(const struct attention_call *c, unsigned worker)
 {
@@ -149,7 +150,8 @@ static struct desk desk_of(const struct attention_call *c, unsigned worker)
     d.o = d.scores + (size_t)KN_QUERY_TILE * KN_SCORE_STRIDE;
     d.max = d.o + 2 * (size_t)KN_QUERIES_MAX * c->l->head_dim;
     d.sum = d.max + 2 * (size_t)KN_QUERIES_MAX;
-    d.counts = (uint32_t *)(void *)(d.sum + 2 * (size_t)KN_QUERIES_MAX);
+    d.from = (uint32_t *)(void *)(d.sum + 2 * (size_t)KN_QUERIES_MAX);
+    d.to = d.from + KN_QUERIES_MAX;
     return d;
 }
 
@@ -179,25 +181,49 @@ static void load_queries(const struct attention_call *c, const struct unit *u, c
                           c->l->head_dim);
 }
 
-/* Positions that vector i of the unit sees in groups up to and including g, as a count within g; 0: none. */
-static uint32_t count_in_group(const struct attention_call *c, const struct unit *u, uint32_t i, uint32_t g)
+/* Absolute positions that vector i of the unit sees. */
+struct range {
+    uint64_t from, to;
+};
+
+static struct range seen_by(const struct attention_call *c, const struct unit *u, uint32_t i)
 {
-    uint64_t seen = (uint64_t)c->seqs[u->seq].pos0 + vector_row(c, u->vector0 + i) + 1;
-    uint64_t first = (uint64_t)g * KN_ATTN_GROUP;
-    if (seen <= first)
-        return 0;
-    return seen - first < KN_ATTN_GROUP ? (uint32_t)(seen - first) : KN_ATTN_GROUP;
+    uint64_t to = (uint64_t)c->seqs[u->seq].pos0 + vector_row(c, u->vector0 + i) + 1;
+    return (struct range){.from = c->window && to > c->window ? to - c->window : 0, .to = to};
 }
 
-/* Group g of a unit. Vectors that do not reach it come first (rows ascend) and are left out: returns how
- * many. Results of vector i are at index i of max, sum, o. */
-static uint32_t attend_group(const struct attention_call *c, const struct unit *u, const struct desk *d,
-                             uint32_t g, float *max, float *sum, float *o)
+static uint32_t first_group(const struct attention_call *c, const struct unit *u, uint32_t i)
 {
-    uint32_t skip = 0, dim = c->l->head_dim;
-    for (uint32_t i = 0; i < u->vectors; i++) {
-        d->counts[i] = count_in_group(c, u, i, g);
-        skip += d->counts[i] == 0;
+    return (uint32_t)(seen_by(c, u, i).from / KN_ATTN_GROUP);
+}
+
+static uint32_t last_group(const struct attention_call *c, const struct unit *u, uint32_t i)
+{
+    return (uint32_t)((seen_by(c, u, i).to - 1) / KN_ATTN_GROUP);
+}
+
+/* Vectors [from, to) of the unit see something of group g: rows ascend, so those before have not reached it
+ * and those behind have left it. */
+static struct range vectors_in_group(const struct attention_call *c, const struct unit *u, uint32_t g)
+{
+    struct range r = {0, u->vectors};
+    while (r.from < r.to && last_group(c, u, (uint32_t)r.from) < g)
+        r.from++;
+    while (r.to > r.from && first_group(c, u, (uint32_t)r.to - 1) > g)
+        r.to--;
+    return r;
+}
+
+/* Group g of a unit for the vectors of `who`. Results of vector i are at index i of max, sum, o. */
+static void attend_group(const struct attention_call *c, const struct unit *u, const struct desk *d,
+                         uint32_t g, struct range who, float *max, float *sum, float *o)
+{
+    uint32_t skip = (uint32_t)who.from, dim = c->l->head_dim;
+    uint64_t start = (uint64_t)g * KN_ATTN_GROUP;
+    for (uint32_t i = skip; i < who.to; i++) {
+        struct range seen = seen_by(c, u, i);
+        d->from[i] = seen.from > start ? (uint32_t)(seen.from - start) : 0;
+        d->to[i] = seen.to - start < KN_ATTN_GROUP ? (uint32_t)(seen.to - start) : KN_ATTN_GROUP;
     }
     struct kn_attn_job job = {
         .dtype = c->l->dtype,
@@ -205,8 +231,9 @@ static uint32_t attend_group(const struct attention_call *c, const struct unit *
         .pages = (const void *const *)c->seqs[u->seq].pages + (size_t)g * (KN_ATTN_GROUP / KN_PAGE_TOKENS),
         .k_offset = k_offset(c->l, c->layer, u->head),
         .v_offset = v_offset(c->l, c->layer, u->head),
-        .queries = u->vectors - skip,
-        .counts = d->counts + skip,
+        .queries = (uint32_t)who.to - skip,
+        .from = d->from + skip,
+        .to = d->to + skip,
         .q = d->q + (size_t)skip * KN_QUERY_STRIDE,
         .scores = d->scores,
         .max = max + skip,
@@ -214,7 +241,6 @@ static uint32_t attend_group(const struct attention_call *c, const struct unit *
         .o = o + (size_t)skip * dim,
     };
     c->b->attn->attention(&job);
-    return skip;
 }
 
 static void finish_vector(const struct attention_call *c, const struct unit *u, uint32_t i, float sum,
@@ -234,11 +260,24 @@ static void unit_item(void *arg, size_t i, unsigned worker)
     float *max2 = d.max + KN_QUERIES_MAX, *sum2 = d.sum + KN_QUERIES_MAX;
     float *o2 = d.o + (size_t)KN_QUERIES_MAX * dim;
     load_queries(c, u, &d);
-    attend_group(c, u, &d, 0, d.max, d.sum, d.o);
-    for (uint32_t g = 1; g < u->groups; g++)
-        for (uint32_t k = attend_group(c, u, &d, g, max2, sum2, o2); k < u->vectors; k++)
-            c->b->attn->merge(&d.max[k], &d.sum[k], d.o + (size_t)k * dim, max2[k], sum2[k],
-                              o2 + (size_t)k * dim, dim);
+    for (uint32_t g = u->group0; g < u->groups; g++) {
+        struct range who = vectors_in_group(c, u, g);
+        if (first_group(c, u, (uint32_t)who.from) == g) { /* of all: nothing to merge with */
+            attend_group(c, u, &d, g, who, d.max, d.sum, d.o);
+            continue;
+        }
+        attend_group(c, u, &d, g, who, max2, sum2, o2);
+        for (uint32_t k = (uint32_t)who.from; k < who.to; k++) {
+            float *o = d.o + (size_t)k * dim, *more = o2 + (size_t)k * dim;
+            if (first_group(c, u, k) < g) {
+                c->b->attn->merge(&d.max[k], &d.sum[k], o, max2[k], sum2[k], more, dim);
+                continue;
+            }
+            d.max[k] = max2[k];
+            d.sum[k] = sum2[k];
+            memcpy(o, more, dim * sizeof *o);
+        }
+    }
     for (uint32_t k = 0; k < u->vectors; k++)
         finish_vector(c, u, k, d.sum[k], d.o + (size_t)k * dim);
 }
@@ -263,10 +302,11 @@ static void group_item(void *arg, size_t i, unsigned worker)
     const struct attention_call *c = arg;
     const struct unit *u = unit_of_task(c, i);
     struct desk d = desk_of(c, worker);
-    uint32_t g = (uint32_t)(i - u->task0);
-    size_t at = u->partial0 + (size_t)g * u->vectors;
+    uint32_t g = u->group0 + (uint32_t)(i - u->task0);
+    size_t at = u->partial0 + (i - u->task0) * u->vectors;
     load_queries(c, u, &d);
-    attend_group(c, u, &d, g, c->max + at, c->sum + at, c->o + at * c->l->head_dim);
+    attend_group(c, u, &d, g, vectors_in_group(c, u, g), c->max + at, c->sum + at,
+                 c->o + at * c->l->head_dim);
 }
 
 static void merge_item(void *arg, size_t i, unsigned worker)
@@ -276,9 +316,10 @@ static void merge_item(void *arg, size_t i, unsigned worker)
     const struct unit *u = &c->units[i];
     uint32_t dim = c->l->head_dim;
     for (uint32_t k = 0; k < u->vectors; k++) {
-        size_t at = u->partial0 + k;
-        for (uint32_t g = 1; g < u->groups && count_in_group(c, u, k, g) > 0; g++) {
-            size_t from = at + (size_t)g * u->vectors;
+        uint32_t first = first_group(c, u, k), last = last_group(c, u, k);
+        size_t at = u->partial0 + (size_t)(first - u->group0) * u->vectors + k, from = at;
+        for (uint32_t g = first + 1; g <= last; g++) {
+            from += u->vectors;
             c->b->attn->merge(&c->max[at], &c->sum[at], c->o + at * dim, c->max[from], c->sum[from],
                               c->o + from * dim, dim);
         }
@@ -314,10 +355,10 @@ static size_t list_units(struct attention_call *c, size_t n_seqs)
                                    .vectors = left < KN_QUERIES_MAX ? (uint32_t)left : KN_QUERIES_MAX,
                                    .task0 = tasks,
                                    .partial0 = partials};
-                uint64_t seen = (uint64_t)c->seqs[s].pos0 + vector_row(c, u->vector0 + u->vectors - 1) + 1;
-                u->groups = (uint32_t)((seen + KN_ATTN_GROUP - 1) / KN_ATTN_GROUP);
-                tasks += u->groups;
-                partials += (size_t)u->groups * u->vectors;
+                u->group0 = first_group(c, u, 0);
+                u->groups = last_group(c, u, u->vectors - 1) + 1;
+                tasks += u->groups - u->group0;
+                partials += (size_t)(u->groups - u->group0) * u->vectors;
             }
         }
     }
@@ -346,9 +387,9 @@ static int run_by_group(struct attention_call *c, size_t partials)
     return KN_OK;
 }
 
-int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
-                 const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, float scale, const float *q,
-                 size_t ldq, float *out, size_t ldo)
+int kn_attention_window(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
+                        const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, uint32_t window,
+                        float scale, const float *q, size_t ldq, float *out, size_t ldo)
 {
     if (l->head_dim == 0 || l->head_dim % 16 != 0 || l->head_dim > KN_HEAD_DIM_MAX || l->kv_heads == 0 ||
         q_heads == 0 || q_heads % l->kv_heads != 0 || layer >= l->layers)
@@ -357,6 +398,7 @@ int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t la
                                .l = l,
                                .layer = layer,
                                .heads_a_kv = q_heads / l->kv_heads,
+                               .window = window,
                                .seqs = seqs,
                                .scale = scale,
                                .q = q,
@@ -379,4 +421,11 @@ int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t la
         return run_by_group(&c, partials);
     kn_pool_run(b->pool, c.n_units, unit_item, &c);
     return KN_OK;
+}
+
+int kn_attention(struct kn_backend *b, const struct kn_kv_layout *l, uint32_t layer,
+                 const struct kn_attn_seq *seqs, size_t n_seqs, uint32_t q_heads, float scale, const float *q,
+                 size_t ldq, float *out, size_t ldo)
+{
+    return kn_attention_window(b, l, layer, seqs, n_seqs, q_heads, 0, scale, q, ldq, out, ldo);
 }

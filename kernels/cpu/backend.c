@@ -154,12 +154,14 @@ static int choose_path(struct kn_backend *b, enum kn_isa isa)
         b->matmul = f.vnni ? &kn_matmul_path_avx512vnni : &kn_matmul_path_avx512;
         b->attn = &kn_attention_path_avx512;
         b->rows = &kn_rows_path_avx512;
+        b->delta_path = &kn_delta_path_avx512;
         b->features = f.vnni ? "avx512+vnni" : "avx512";
         return KN_OK;
     case KN_ISA_AVX2:
         b->matmul = &kn_matmul_path_avx2;
         b->attn = &kn_attention_path_avx2;
         b->rows = &kn_rows_path_avx2;
+        b->delta_path = &kn_delta_path_avx2;
         b->features = "avx2+fma+f16c";
         return KN_OK;
 #endif
@@ -167,6 +169,7 @@ static int choose_path(struct kn_backend *b, enum kn_isa isa)
         b->matmul = &kn_matmul_path_scalar;
         b->attn = &kn_attention_path_scalar;
         b->rows = &kn_rows_path_scalar;
+        b->delta_path = &kn_delta_path_scalar;
         b->features = "scalar";
         return KN_OK;
     }
@@ -219,6 +222,7 @@ void kn_backend_close(struct kn_backend *b)
     scratch_free(&b->activations);
     scratch_free(&b->attention);
     scratch_free(&b->partials);
+    scratch_free(&b->delta);
     free(b);
 }
 

@@ -73,19 +73,44 @@ struct kn_out {
 #define KN_SCORE_STRIDE (KN_ATTN_GROUP + 16)
 #define KN_QUERY_TILE   24 /* the most that any path takes at once */
 
-/* `queries` query vectors of one kv head against one group of positions. counts[i] (1..256): positions
- * that vector i sees. Gives for each the group's max, sum and weighted values. */
+/* `queries` query vectors of one kv head against one group of positions. Vector i sees positions from[i] to
+ * to[i] - 1 of it (at least one); both ascend with i. Gives for each the group's max, sum and weighted
+ * values. Pages of positions that no vector sees are not touched. */
 struct kn_attn_job {
     enum kn_kv_dtype dtype;
     uint32_t head_dim;
     const void *const *pages;  /* the group's */
     size_t k_offset, v_offset; /* of the head in a page, bytes */
     unsigned queries;
-    const uint32_t *counts;
+    const uint32_t *from, *to;
     const float *q;   /* scaled, stride KN_QUERY_STRIDE */
     float *scores;    /* scratch: KN_QUERY_TILE * KN_SCORE_STRIDE */
     float *max, *sum; /* (queries) */
     float *o;         /* (queries, head_dim) */
+};
+
+/* ---- Gated DeltaNet ---- */
+
+#define KN_DELTA_DIM_MAX 256
+
+/* Rows [row0, row0 + rows) of one block and k head; then of one v head that it serves. Blocks of 16 lanes lie
+ * one after another ("lane-major"): keys (4, dim of k, 16 positions), d (dim of v / 16, 64, 16), state (dim
+ * of v / 16, dim of k, 16). */
+struct kn_delta_job {
+    uint32_t dim, row0, rows;
+    const float *q, *k; /* (rows, dim), normalised */
+    float *keys;        /* of the whole block; live */
+    float *kk, *qk;     /* (rows, 64): k_j . k_i and k_j . q_i */
+
+    const float *v;    /* (rows, dim) */
+    const float *beta; /* (rows) */
+    const float *sums; /* (64): G; live */
+    float *state, *d;  /* live */
+    float *out;        /* rows of the result, at the head */
+    size_t ldo;
+    float *decay;               /* scratch (rows): e^G_i */
+    float *k_weight, *q_weight; /* scratch (rows, 64): of d_j in d_i and in o_i */
+    float *weighted_keys;       /* scratch, as keys */
 };
 
 /* What a path implements, one table a source file; products have one more variant, for VNNI. */
@@ -126,16 +151,39 @@ struct kn_rows_path {
     /* max, and the sum of exp(x - max) */
     void (*logsumexp)(const float *x, size_t n, float *max, float *sum);
     size_t (*argmax)(const float *x, size_t n);
+    void (*gelu_mul)(const float *g, const float *u, float *y, size_t n);
+    void (*sigmoid_mul)(float *x, const float *gate, size_t n);
+    void (*sigmoid_mul_one)(float *x, float gate, size_t n); /* one gate for all */
+    void (*rmsnorm_gated)(const float *x, const float *w, float eps, const float *z, float *y, size_t dim);
+    void (*scale)(float *x, float factor, size_t n);
+    void (*add)(float *x, const float *y, size_t n);
+    void (*add_scaled)(float *y, const float *x, float factor, size_t n); /* y = fma(factor, x, y) */
     void (*exp)(const float *x, size_t n, float scale, float sub, float *out);
+};
+
+struct kn_delta_path {
+    /* window (conv - 1 + rows, columns): its first conv - 1 rows are given, x rounded to the taps' type
+     * follows; y (rows, columns) = silu(convolution). columns is a multiple of 16. */
+    void (*convolve)(enum kn_kv_dtype taps, const float *x, size_t ldx, uint32_t rows, uint32_t columns,
+                     const float *filter, size_t ld_filter, uint32_t conv, float *window, float *y);
+    /* n values of a KV type as floats, a multiple of 16 */
+    void (*from_kv)(enum kn_kv_dtype dtype, const void *x, float *y, size_t n);
+    /* x (rows, dim): each row * (1 / sqrt(sum of squares + eps) * scale) */
+    void (*l2norm)(float *x, uint32_t rows, uint32_t dim, float eps, float scale);
+    void (*products)(const struct kn_delta_job *j); /* rows of k into keys; kk, qk */
+    void (*rows)(const struct kn_delta_job *j);     /* d and out of the rows */
+    void (*close)(const struct kn_delta_job *j);    /* state over the whole block */
 };
 
 extern const struct kn_matmul_path kn_matmul_path_scalar;
 extern const struct kn_attention_path kn_attention_path_scalar;
 extern const struct kn_rows_path kn_rows_path_scalar;
+extern const struct kn_delta_path kn_delta_path_scalar;
 #if defined(__x86_64__)
 extern const struct kn_matmul_path kn_matmul_path_avx2, kn_matmul_path_avx512, kn_matmul_path_avx512vnni;
 extern const struct kn_attention_path kn_attention_path_avx2, kn_attention_path_avx512;
 extern const struct kn_rows_path kn_rows_path_avx2, kn_rows_path_avx512;
+extern const struct kn_delta_path kn_delta_path_avx2, kn_delta_path_avx512;
 #endif
 
 /* ---- backend ---- */
@@ -155,6 +203,7 @@ struct kn_backend {
     const struct kn_matmul_path *matmul;
     const struct kn_attention_path *attn;
     const struct kn_rows_path *rows;
+    const struct kn_delta_path *delta_path;
     struct kn_pool *pool;
     struct kn_slab *slab;      /* that weights are being carved from; NULL: none yet */
     struct kn_scratch workers; /* worker_stride bytes each: unpacked tiles and sums of a product */
@@ -162,6 +211,7 @@ struct kn_backend {
     struct kn_scratch activations; /* quantised x of the running product */
     struct kn_scratch attention;   /* attention's: work list, and per worker queries, scores, results */
     struct kn_scratch partials;    /* (max, sum, o) of a group and query */
+    struct kn_scratch delta;       /* per worker: a block's rows of one k head */
 };
 
 /* Zeroed, 64-byte aligned; large ones as a mapping that asks for huge pages. NULL: no memory. */
@@ -173,6 +223,15 @@ void kn_memory_free(void *p, size_t bytes, bool mapped);
 struct kn_slab;
 void *kn_slab_carve(struct kn_backend *b, size_t bytes, struct kn_slab **slab);
 void kn_slab_release(struct kn_slab *s);
+
+/* One thread's part of kn_blocks_write. */
+void kn_blocks_scatter(const struct kn_blocks *to, uint64_t offset, const void *from, uint64_t bytes);
+
+/* Rows shared out to the pool: row(args, path, r) for r in 0..n-1, several rows a task when they are short.
+ */
+void kn_for_rows(struct kn_backend *b, size_t n, size_t elements_a_row,
+                 void (*row)(const void *args, const struct kn_rows_path *path, size_t row),
+                 const void *args);
 
 struct kn_rope_table {
     uint32_t max_pos, rot;

@@ -3,9 +3,9 @@
  * vector paths see the same bits on every machine and C library. Pure functions, any thread.
  *
  * Reduction and series are the textbook ones (J.-M. Muller, "Elementary Functions", 2nd edition, chapters 4
- * and 11). Errors, measured by tests/kernels: kn_expf within 1.1 ulp, kn_logf within 1, kn_pow within 1e-14
- * relative for the exponents of a rope table, kn_sincos within 1e-15 for |x| < 2^20 (the reduction has 99
- * bits of pi / 2; beyond 2^30 accuracy is lost, the result stays in range).
+ * and 11). Errors, measured by tests/kernels: kn_expf within 1.1 ulp, kn_logf within 1, kn_softplusf within
+ * 2, kn_pow within 1e-14 relative for the exponents of a rope table, kn_sincos within 1e-15 for |x| < 2^20
+ * (the reduction has 99 bits of pi / 2; beyond 2^30 accuracy is lost, the result stays in range).
  */
 #include "kernels/cpu/simd/exp_constants.h"
 #include "kernels/kernels.h"
@@ -88,6 +88,19 @@ float kn_logf(float x)
     double log_m;
     log_parts(x, &n, &log_m); /* a float's denormals are normal doubles */
     return (float)(n * LN2_HI + (log_m + n * LN2_LO));
+}
+
+/* log(1 + z) of z = e^-|x| in (0, 1] as 2 atanh(z / (2 + z)), in double and never as the log of a rounded
+ * sum: small z keeps its digits, and only the last addition rounds to float. */
+float kn_softplusf(float x)
+{
+    static const double odd[] = {1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                 1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
+    double z = (double)kn_expf(x < 0.0f ? x : -x);
+    double s = z / (2.0 + z), square = s * s, sum = 0.0;
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+        sum = (sum + odd[i]) * square;
+    return (float)((x > 0.0f ? (double)x : 0.0) + (2.0 * s + 2.0 * s * sum));
 }
 
 double kn_pow(double base, double exponent)

@@ -1,5 +1,5 @@
 /*
- * Row operations: norms, rotary embedding and its table, SwiGLU, and the sampler's reductions. Rows are
+ * Row operations: norms, rotary embedding and its table, gates, sums, and the sampler's reductions. Rows are
  * shared out to the pool when there is enough work; a row is always one worker's.
  */
 #include "kernels/cpu/internal.h"
@@ -23,9 +23,8 @@ static void rows_item(void *arg, size_t i, unsigned worker)
         c->row(c->args, c->path, r);
 }
 
-static void for_rows(struct kn_backend *b, size_t n, size_t elements_a_row,
-                     void (*row)(const void *args, const struct kn_rows_path *path, size_t row),
-                     const void *args)
+void kn_for_rows(struct kn_backend *b, size_t n, size_t elements_a_row,
+                 void (*row)(const void *args, const struct kn_rows_path *path, size_t row), const void *args)
 {
     struct rows_call c = {.path = b->rows, .n = n, .row = row, .args = args};
     c.rows_a_task = 1 + ELEMENTS_A_TASK / (elements_a_row + 1);
@@ -53,7 +52,29 @@ void kn_rmsnorm(struct kn_backend *b, const float *x, size_t ldx, const float *w
                 size_t ldy, size_t n, size_t heads, size_t dim)
 {
     struct rmsnorm_args a = {x, w, ldx, eps, y, ldy, heads, dim};
-    for_rows(b, n, heads * dim, rmsnorm_row, &a);
+    kn_for_rows(b, n, heads * dim, rmsnorm_row, &a);
+}
+
+struct rmsnorm_gated_args {
+    struct rmsnorm_args norm;
+    const float *z;
+    size_t ldz;
+};
+
+static void rmsnorm_gated_row(const void *args, const struct kn_rows_path *path, size_t r)
+{
+    const struct rmsnorm_gated_args *g = args;
+    const struct rmsnorm_args *a = &g->norm;
+    for (size_t h = 0; h < a->heads; h++)
+        path->rmsnorm_gated(a->x + r * a->ldx + h * a->dim, a->w, a->eps, g->z + r * g->ldz + h * a->dim,
+                            a->y + r * a->ldy + h * a->dim, a->dim);
+}
+
+void kn_rmsnorm_gated(struct kn_backend *b, const float *x, size_t ldx, const float *w, float eps,
+                      const float *z, size_t ldz, float *y, size_t ldy, size_t n, size_t heads, size_t dim)
+{
+    struct rmsnorm_gated_args a = {{x, w, ldx, eps, y, ldy, heads, dim}, z, ldz};
+    kn_for_rows(b, n, 4 * heads * dim, rmsnorm_gated_row, &a);
 }
 
 /* ---- rotary embedding ---- */
@@ -123,12 +144,14 @@ void kn_rope(struct kn_backend *b, const struct kn_rope_table *t, bool interleav
              const uint32_t *pos, size_t n, size_t heads, size_t head_dim)
 {
     struct rope_args a = {t, interleaved, x, ldx, pos, heads, head_dim};
-    for_rows(b, n, heads * head_dim, rope_row, &a);
+    kn_for_rows(b, n, heads * head_dim, rope_row, &a);
 }
 
-/* ---- SwiGLU ---- */
+/* ---- gates ---- */
 
-struct silu_args {
+#define EXP_WORTH 4 /* an exp is worth several products */
+
+struct glu_args {
     const float *gu;
     size_t ldgu;
     float *y;
@@ -137,7 +160,7 @@ struct silu_args {
 
 static void silu_row(const void *args, const struct kn_rows_path *path, size_t r)
 {
-    const struct silu_args *a = args;
+    const struct glu_args *a = args;
     const float *g = a->gu + r * a->ldgu;
     path->silu_mul(g, g + a->dim, a->y + r * a->ldy, a->dim);
 }
@@ -145,8 +168,84 @@ static void silu_row(const void *args, const struct kn_rows_path *path, size_t r
 void kn_silu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
                  size_t dim)
 {
-    struct silu_args a = {gu, ldgu, y, ldy, dim};
-    for_rows(b, n, 4 * dim, silu_row, &a); /* an exp is worth several products */
+    struct glu_args a = {gu, ldgu, y, ldy, dim};
+    kn_for_rows(b, n, EXP_WORTH * dim, silu_row, &a);
+}
+
+static void gelu_row(const void *args, const struct kn_rows_path *path, size_t r)
+{
+    const struct glu_args *a = args;
+    const float *g = a->gu + r * a->ldgu;
+    path->gelu_mul(g, g + a->dim, a->y + r * a->ldy, a->dim);
+}
+
+void kn_gelu_mul(struct kn_backend *b, const float *gu, size_t ldgu, float *y, size_t ldy, size_t n,
+                 size_t dim)
+{
+    struct glu_args a = {gu, ldgu, y, ldy, dim};
+    kn_for_rows(b, n, EXP_WORTH * dim, gelu_row, &a);
+}
+
+struct sigmoid_args {
+    float *x;
+    size_t ldx;
+    const float *gate;
+    size_t ldgate, heads, dim;
+    bool gate_per_head;
+};
+
+static void sigmoid_row(const void *args, const struct kn_rows_path *path, size_t r)
+{
+    const struct sigmoid_args *a = args;
+    float *x = a->x + r * a->ldx;
+    const float *gate = a->gate + r * a->ldgate;
+    if (!a->gate_per_head) {
+        path->sigmoid_mul(x, gate, a->heads * a->dim);
+        return;
+    }
+    for (size_t h = 0; h < a->heads; h++)
+        path->sigmoid_mul_one(x + h * a->dim, gate[h], a->dim);
+}
+
+void kn_sigmoid_mul(struct kn_backend *b, float *x, size_t ldx, const float *gate, size_t ldgate,
+                    bool gate_per_head, size_t n, size_t heads, size_t dim)
+{
+    struct sigmoid_args a = {x, ldx, gate, ldgate, heads, dim, gate_per_head};
+    kn_for_rows(b, n, EXP_WORTH * heads * dim, sigmoid_row, &a);
+}
+
+/* ---- sums ---- */
+
+struct sum_args {
+    float *x;
+    size_t ldx;
+    const float *y;
+    size_t ldy, dim;
+    float factor;
+};
+
+static void scale_row(const void *args, const struct kn_rows_path *path, size_t r)
+{
+    const struct sum_args *a = args;
+    path->scale(a->x + r * a->ldx, a->factor, a->dim);
+}
+
+void kn_scale(struct kn_backend *b, float *x, size_t ldx, float factor, size_t n, size_t dim)
+{
+    struct sum_args a = {.x = x, .ldx = ldx, .dim = dim, .factor = factor};
+    kn_for_rows(b, n, dim, scale_row, &a);
+}
+
+static void add_row(const void *args, const struct kn_rows_path *path, size_t r)
+{
+    const struct sum_args *a = args;
+    path->add(a->x + r * a->ldx, a->y + r * a->ldy, a->dim);
+}
+
+void kn_add(struct kn_backend *b, float *x, size_t ldx, const float *y, size_t ldy, size_t n, size_t dim)
+{
+    struct sum_args a = {.x = x, .ldx = ldx, .y = y, .ldy = ldy, .dim = dim};
+    kn_for_rows(b, n, dim, add_row, &a);
 }
 
 /* ---- sampler ---- */

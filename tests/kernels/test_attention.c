@@ -1,7 +1,7 @@
 /*
- * Attention over pages: equal bits on every path, for every thread count, alone or in a batch, whole or in
- * chunks or token by token; near a double-precision softmax; and nothing of an unwritten slot, all of which
- * hold NaN here, ever shows.
+ * Attention over pages, with and without a window: equal bits on every path, for every thread count, alone or
+ * in a batch, whole or in chunks or token by token; near a double-precision softmax; and nothing of an
+ * unwritten slot, all of which hold NaN here, or of a page before the window, which is not there, ever shows.
  */
 #include "tests/kernels/paths.h"
 #include <math.h>
@@ -11,7 +11,7 @@
 
 struct shape {
     enum kn_kv_dtype dtype;
-    uint32_t kv_heads, q_heads, head_dim;
+    uint32_t kv_heads, q_heads, head_dim, window;
 };
 
 /* One conversation: inputs of all positions, and pages full of NaN to begin with. */
@@ -62,6 +62,17 @@ static void free_talk(struct talk *t)
     free(t->v);
 }
 
+/* The talk's table of pages without those that lie before every window of rows from `from` on. */
+static void **pages_in_window(const struct talk *t, const struct shape *s, uint32_t from)
+{
+    void **pages = calloc(page_count(t->n), sizeof *pages);
+    assert_non_null(pages);
+    uint32_t first = s->window && from + 1 > s->window ? from + 1 - s->window : 0;
+    for (uint32_t i = first / KN_PAGE_TOKENS; i < page_count(t->n); i++)
+        pages[i] = t->pages[i];
+    return pages;
+}
+
 /* Rows [from, from + n) of each talk (fewer at its end) as one batch; results go to out[talk]. */
 static void step(struct kn_backend *b, const struct shape *s, const struct talk *talks, size_t n_talks,
                  uint32_t from, uint32_t n, float *const *out)
@@ -69,13 +80,15 @@ static void step(struct kn_backend *b, const struct shape *s, const struct talk 
     struct kn_kv_layout l = layout_of(s);
     size_t q_row = (size_t)s->q_heads * s->head_dim, kv_row = (size_t)s->kv_heads * s->head_dim, rows = 0;
     struct kn_attn_seq seqs[4];
+    void **tables[4];
     size_t which[4], n_seqs = 0;
     for (size_t i = 0; i < n_talks; i++) {
         if (from >= talks[i].n)
             continue;
         uint32_t left = talks[i].n - from;
         which[n_seqs] = i;
-        seqs[n_seqs++] = (struct kn_attn_seq){talks[i].pages, from, left < n ? left : n, (uint32_t)rows};
+        void **pages = tables[n_seqs] = pages_in_window(&talks[i], s, from);
+        seqs[n_seqs++] = (struct kn_attn_seq){pages, from, left < n ? left : n, (uint32_t)rows};
         rows += seqs[n_seqs - 1].n;
     }
     float *q = malloc(rows * q_row * sizeof(float)), *o = malloc(rows * q_row * sizeof(float));
@@ -88,9 +101,13 @@ static void step(struct kn_backend *b, const struct shape *s, const struct talk 
     }
     kn_kv_put(b, &l, LAYER, seqs, n_seqs, k, kv_row, v, kv_row);
     float scale = 1.0f / sqrtf((float)s->head_dim);
-    assert_int_equal(kn_attention(b, &l, LAYER, seqs, n_seqs, s->q_heads, scale, q, q_row, o, q_row), KN_OK);
+    assert_int_equal(
+        kn_attention_window(b, &l, LAYER, seqs, n_seqs, s->q_heads, s->window, scale, q, q_row, o, q_row),
+        KN_OK);
     for (size_t i = 0; i < n_seqs; i++)
         memcpy(out[which[i]] + from * q_row, o + seqs[i].row0 * q_row, seqs[i].n * q_row * sizeof(float));
+    for (size_t i = 0; i < n_seqs; i++)
+        free(tables[i]);
     free(q);
     free(k);
     free(v);
@@ -116,18 +133,19 @@ static void check_near(const struct talk *t, const struct shape *s, const float 
         for (size_t h = 0; h < s->q_heads; h++) {
             size_t kv = h / (s->q_heads / s->kv_heads) * dim;
             double top = -INFINITY, sum = 0;
-            for (size_t i = 0; i <= row; i++) {
+            size_t first = s->window && row + 1 > s->window ? row + 1 - s->window : 0;
+            for (size_t i = first; i <= row; i++) {
                 p[i] = 0;
                 for (size_t d = 0; d < dim; d++)
                     p[i] += (double)t->q[row * q_row + h * dim + d] *
                             (double)rounded(s->dtype, t->k[i * kv_row + kv + d]) / sqrt((double)dim);
                 top = fmax(top, p[i]);
             }
-            for (size_t i = 0; i <= row; i++)
+            for (size_t i = first; i <= row; i++)
                 sum += p[i] = exp(p[i] - top);
             for (size_t d = 0; d < dim; d++) {
                 double want = 0;
-                for (size_t i = 0; i <= row; i++)
+                for (size_t i = first; i <= row; i++)
                     want += p[i] / sum * (double)rounded(s->dtype, t->v[i * kv_row + kv + d]);
                 double got = (double)out[row * q_row + h * dim + d];
                 if (!(fabs(got - want) < 1e-5))
@@ -144,7 +162,7 @@ static void check_shape(const struct shape *s)
     size_t n_paths = paths_open(paths);
     uint64_t rng = 1000 + s->head_dim + s->q_heads;
     enum { TALKS = 3 };
-    static const uint32_t lengths[TALKS] = {290, 16, 35};
+    const uint32_t lengths[TALKS] = {s->window ? 600 : 290, 16, 35};
     static const uint32_t chunks[] = {1, 7, 200};
     struct talk talks[TALKS];
     float *want[TALKS], *got[TALKS];
@@ -188,29 +206,74 @@ static void check_shape(const struct shape *s)
 static void f16_heads_of_64_in_groups_of_three(void **state)
 {
     (void)state;
-    struct shape s = {KN_KV_F16, 2, 6, 64};
+    struct shape s = {KN_KV_F16, 2, 6, 64, 0};
     check_shape(&s);
 }
 
 static void bf16_heads_of_48_one_to_one(void **state)
 {
     (void)state;
-    struct shape s = {KN_KV_BF16, 3, 3, 48};
+    struct shape s = {KN_KV_BF16, 3, 3, 48, 0};
     check_shape(&s);
 }
 
 static void f32_heads_of_16_in_groups_of_seven(void **state)
 {
     (void)state;
-    struct shape s = {KN_KV_F32, 1, 7, 16};
+    struct shape s = {KN_KV_F32, 1, 7, 16, 0};
     check_shape(&s);
 }
 
 static void f16_heads_of_128_that_share_more_than_a_tile(void **state)
 {
     (void)state;
-    struct shape s = {KN_KV_F16, 1, 13, 128};
+    struct shape s = {KN_KV_F16, 1, 13, 128, 0};
     check_shape(&s);
+}
+
+static void a_window_shorter_than_a_page(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_F16, 2, 4, 16, 5};
+    check_shape(&s);
+}
+
+static void a_window_of_one_group_and_a_shared_head(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_F16, 1, 4, 32, 256};
+    check_shape(&s);
+}
+
+static void a_window_over_three_groups(void **state)
+{
+    (void)state;
+    struct shape s = {KN_KV_BF16, 1, 3, 16, 300};
+    check_shape(&s);
+}
+
+static void a_window_that_holds_all_changes_no_bit(void **state)
+{
+    (void)state;
+    struct path paths[9];
+    size_t n_paths = paths_open(paths);
+    uint64_t rng = 77;
+    struct shape all = {KN_KV_F32, 1, 2, 16, 0}, wide = {KN_KV_F32, 1, 2, 16, 400}, huge = wide;
+    huge.window = UINT32_MAX;
+    struct talk t = make_talk(400, &all, &rng);
+    size_t n = (size_t)t.n * all.q_heads * all.head_dim;
+    float *want = malloc(n * sizeof(float)), *got = malloc(n * sizeof(float));
+    for (size_t i = 0; i < n_paths; i++) {
+        step(paths[i].b, &all, &t, 1, 0, 10000, &want);
+        step(paths[i].b, &wide, &t, 1, 0, 10000, &got);
+        check_same_bits(want, got, n, paths[i].name, "window of all rows");
+        step(paths[i].b, &huge, &t, 1, 0, 10000, &got);
+        check_same_bits(want, got, n, paths[i].name, "largest window");
+    }
+    free_talk(&t);
+    free(want);
+    free(got);
+    paths_close(paths, n_paths);
 }
 
 static void f16_saturates_and_rounds_to_even(void **state)
@@ -295,6 +358,10 @@ int main(void)
         cmocka_unit_test(bf16_heads_of_48_one_to_one),
         cmocka_unit_test(f32_heads_of_16_in_groups_of_seven),
         cmocka_unit_test(f16_heads_of_128_that_share_more_than_a_tile),
+        cmocka_unit_test(a_window_shorter_than_a_page),
+        cmocka_unit_test(a_window_of_one_group_and_a_shared_head),
+        cmocka_unit_test(a_window_over_three_groups),
+        cmocka_unit_test(a_window_that_holds_all_changes_no_bit),
         cmocka_unit_test(f16_saturates_and_rounds_to_even),
         cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan),
         cmocka_unit_test(bad_shapes_are_refused),

@@ -70,6 +70,21 @@ static void logf_is_within_one_ulp(void **state)
     assert_true(isnan(kn_logf(-1.0f)) && isnan(kn_logf(NAN)));
 }
 
+static void softplusf_keeps_the_digits_of_small_values(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (int64_t i = -800000; i <= 800000; i += 7) {
+        float x = (float)i * 1e-4f;
+        double want = fmax((double)x, 0.0) + log1p(exp(-fabs((double)x)));
+        worst = fmax(worst, ulps(kn_softplusf(x), want));
+    }
+    print_message("worst: %.3f ulp\n", worst);
+    assert_true(worst < 2);
+    assert_true(kn_softplusf(100.0f) == 100.0f && kn_softplusf(-INFINITY) == 0.0f);
+    assert_true(isinf(kn_softplusf(INFINITY)) && isnan(kn_softplusf(NAN)));
+}
+
 static void pow_is_near_libm(void **state)
 {
     (void)state;
@@ -101,9 +116,12 @@ static void sincos_is_near_libm(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expf_is_within_1_1_ulp), cmocka_unit_test(exp_has_the_same_bits_on_all_paths),
-        cmocka_unit_test(logf_is_within_one_ulp), cmocka_unit_test(pow_is_near_libm),
+        cmocka_unit_test(expf_is_within_1_1_ulp),
+        cmocka_unit_test(exp_has_the_same_bits_on_all_paths),
+        cmocka_unit_test(logf_is_within_one_ulp),
+        cmocka_unit_test(pow_is_near_libm),
         cmocka_unit_test(sincos_is_near_libm),
+        cmocka_unit_test(softplusf_keeps_the_digits_of_small_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,37 +42,38 @@ INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
         vf_store(scores + i * KN_SCORE_STRIDE + (page + n) * PAGE, sum[i * N + n]);
 }
 
-INLINE void scores(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned pages,
-                   unsigned Q, unsigned N)
+INLINE void scores(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned page,
+                   unsigned pages, unsigned Q, unsigned N)
 {
-    unsigned page = 0;
     for (; page + N <= pages; page += N)
         scores_tile(j, dtype, q, page, j->scores, Q, N);
     for (; page < pages; page++)
         scores_tile(j, dtype, q, page, j->scores, Q, 1);
 }
 
-/* ---- scores to weights: max, exp, sum of one query ---- */
+/* ---- scores to weights: max, exp, sum of one query over positions [from, to) ---- */
 
-INLINE void weights(float *s, uint32_t count, float *max, float *sum)
+INLINE void weights(float *s, uint32_t from, uint32_t to, float *max, float *sum)
 {
-    uint32_t full = count & ~15u, rest = count & 15;
-    vf top = vf_set1(-__builtin_inff()), none = top;
-    vm tail = vm_first(rest);
-    for (uint32_t t = 0; t < full; t += 16)
-        top = vf_max(vf_load(s + t), top);
-    if (rest)
-        top = vf_max(vf_blend(tail, vf_load(s + full), none), top);
-    float m = vf_hmax(top);
-    vf sub = vf_set1(m), total = vf_zero();
-    for (uint32_t t = 0; t < full; t += 16) {
-        vf p = vf_exp(vf_sub(vf_load(s + t), sub));
-        vf_store(s + t, p);
-        total = vf_add(total, p);
+    uint32_t start = from & ~15u;
+    vf none = vf_set1(-__builtin_inff()), top = none, zero = vf_zero();
+    for (uint32_t t = start; t < to; t += 16) {
+        vf a = vf_load(s + t);
+        if (t < from)
+            a = vf_blend(vm_first(from - t), none, a);
+        if (to - t < 16)
+            a = vf_blend(vm_first(to - t), a, none);
+        top = vf_max(a, top);
     }
-    if (rest) {
-        vf p = vf_blend(tail, vf_exp(vf_sub(vf_load(s + full), sub)), vf_zero());
-        vf_store(s + full, p);
+    float m = vf_hmax(top);
+    vf sub = vf_set1(m), total = zero;
+    for (uint32_t t = start; t < to; t += 16) {
+        vf p = vf_exp(vf_sub(vf_load(s + t), sub));
+        if (t < from)
+            p = vf_blend(vm_first(from - t), zero, p);
+        if (to - t < 16)
+            p = vf_blend(vm_first(to - t), p, zero);
+        vf_store(s + t, p);
         total = vf_add(total, p);
     }
     *max = m;
@@ -120,21 +121,29 @@ INLINE void values(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const fl
 
 INLINE void attend(const struct kn_attn_job *j, enum kn_kv_dtype dtype, unsigned at, unsigned Q, unsigned N)
 {
-    const uint32_t *counts = j->counts + at;
-    uint32_t least = counts[0], most = counts[0];
-    for (unsigned i = 1; i < Q; i++) {
-        least = counts[i] < least ? counts[i] : least;
-        most = counts[i] > most ? counts[i] : most;
-    }
-    scores(j, dtype, j->q + (size_t)at * KN_QUERY_STRIDE, (most + PAGE - 1) / PAGE, Q, N);
+    /* both ascend: all see [common, least), some see more on either side */
+    const uint32_t *from = j->from + at, *to = j->to + at;
+    uint32_t common = from[Q - 1], least = to[0];
+    bool first = from[0] == common;
+    scores(j, dtype, j->q + (size_t)at * KN_QUERY_STRIDE, from[0] / PAGE, (to[Q - 1] + PAGE - 1) / PAGE, Q,
+           N);
     for (unsigned i = 0; i < Q; i++)
-        weights(j->scores + (size_t)i * KN_SCORE_STRIDE, counts[i], j->max + at + i, j->sum + at + i);
+        weights(j->scores + (size_t)i * KN_SCORE_STRIDE, from[i], to[i], j->max + at + i, j->sum + at + i);
     float *o = j->o + (size_t)at * j->head_dim;
-    values(j, dtype, j->scores, o, 0, least, true, Q, N);
-    for (unsigned i = 0; i < Q && most > least; i++)
-        if (counts[i] > least)
+    if (common >= least) { /* none is seen by all */
+        for (unsigned i = 0; i < Q; i++)
+            values(j, dtype, j->scores + (size_t)i * KN_SCORE_STRIDE, o + (size_t)i * j->head_dim, from[i],
+                   to[i], true, 1, 4);
+        return;
+    }
+    for (unsigned i = 0; i < Q && !first; i++) /* an empty range gives zeros */
+        values(j, dtype, j->scores + (size_t)i * KN_SCORE_STRIDE, o + (size_t)i * j->head_dim, from[i],
+               common, true, 1, 4);
+    values(j, dtype, j->scores, o, common, least, first, Q, N);
+    for (unsigned i = 0; i < Q; i++)
+        if (to[i] > least)
             values(j, dtype, j->scores + (size_t)i * KN_SCORE_STRIDE, o + (size_t)i * j->head_dim, least,
-                   counts[i], false, 1, 1);
+                   to[i], false, 1, 4);
 }
 
 INLINE void attention_type(const struct kn_attn_job *j, enum kn_kv_dtype dtype)
@@ -182,16 +191,8 @@ static void attn_merge(float *max, float *sum, float *o, float max2, float sum2,
 
 static void to_kv(enum kn_kv_dtype dtype, const float *x, void *y, size_t n)
 {
-    vf limit = vf_set1(65504.0f), negative = vf_set1(-65504.0f);
-    for (size_t i = 0; i < n; i += 16) {
-        vf a = vf_load(x + i);
-        if (dtype == KN_KV_F16)
-            vf_to_f16((uint16_t *)y + i, vf_min(limit, vf_max(negative, a)));
-        else if (dtype == KN_KV_BF16)
-            vf_to_bf16((uint16_t *)y + i, a);
-        else
-            vf_store((float *)y + i, a);
-    }
+    for (size_t i = 0; i < n; i += 16)
+        vf_to_kv(dtype, vf_load(x + i), y, i);
 }
 
 static void scale(const float *x, float factor, float *y, size_t n)

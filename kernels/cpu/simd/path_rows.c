@@ -1,5 +1,5 @@
 /*
- * Row operations of one path: norms, rotary embedding, SwiGLU, exp, log-sum-exp, argmax. Reductions keep 16
+ * Row operations of one path: norms, rotary embedding, gates, exp, log-sum-exp, argmax. Reductions keep 16
  * lanes by index % 16 (kernels.h, "Bit rules"); the last, partial vector is read and written by count.
  */
 #include "kernels/cpu/internal.h"
@@ -67,15 +67,75 @@ static void rope(bool interleaved, float *x, size_t rot, const float *cos, const
     }
 }
 
+/* ---- gates ---- */
+
 static void silu_mul(const float *g, const float *u, float *y, size_t n)
 {
-    vf zero = vf_zero(), one = vf_set1(1.0f);
     for (size_t i = 0; i < n; i += 16) {
         vf a = load_part(g + i, n - i);
-        vf silu = vf_div(a, vf_add(one, vf_exp(vf_sub(zero, a))));
-        store_part(y + i, vf_mul(silu, load_part(u + i, n - i)), n - i);
+        store_part(y + i, vf_mul(vf_sigmoid_mul(a, a), load_part(u + i, n - i)), n - i);
     }
 }
+
+/* -2 sqrt(2 / pi), and that times 0.044715 */
+#define GELU_A (-1.5957691216057308f)
+#define GELU_B (-0.07135481627260025f)
+
+static void gelu_mul(const float *g, const float *u, float *y, size_t n)
+{
+    vf a = vf_set1(GELU_A), b = vf_set1(GELU_B), one = vf_set1(1.0f);
+    for (size_t i = 0; i < n; i += 16) {
+        vf x = load_part(g + i, n - i);
+        vf e = vf_exp(vf_mul(x, vf_fma(vf_mul(x, x), b, a)));
+        store_part(y + i, vf_mul(vf_div(x, vf_add(one, e)), load_part(u + i, n - i)), n - i);
+    }
+}
+
+static void sigmoid_mul(float *x, const float *gate, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16)
+        store_part(x + i, vf_sigmoid_mul(load_part(x + i, n - i), load_part(gate + i, n - i)), n - i);
+}
+
+static void sigmoid_mul_one(float *x, float gate, size_t n)
+{
+    vf g = vf_set1(gate);
+    for (size_t i = 0; i < n; i += 16)
+        store_part(x + i, vf_sigmoid_mul(load_part(x + i, n - i), g), n - i);
+}
+
+static void rmsnorm_gated(const float *x, const float *w, float eps, const float *z, float *y, size_t dim)
+{
+    rmsnorm(x, w, eps, y, dim);
+    for (size_t i = 0; i < dim; i += 16) {
+        vf gate = load_part(z + i, dim - i);
+        store_part(y + i, vf_mul(load_part(y + i, dim - i), vf_sigmoid_mul(gate, gate)), dim - i);
+    }
+}
+
+/* ---- sums ---- */
+
+static void scale(float *x, float factor, size_t n)
+{
+    vf f = vf_set1(factor);
+    for (size_t i = 0; i < n; i += 16)
+        store_part(x + i, vf_mul(load_part(x + i, n - i), f), n - i);
+}
+
+static void add(float *x, const float *y, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16)
+        store_part(x + i, vf_add(load_part(x + i, n - i), load_part(y + i, n - i)), n - i);
+}
+
+static void add_scaled(float *y, const float *x, float factor, size_t n)
+{
+    vf f = vf_set1(factor);
+    for (size_t i = 0; i < n; i += 16)
+        store_part(y + i, vf_fma(f, load_part(x + i, n - i), load_part(y + i, n - i)), n - i);
+}
+
+/* ---- reductions ---- */
 
 /* n floats from p, other lanes and NaN as -inf */
 INLINE vf load_ordered(const float *p, size_t left, vf none)
@@ -134,6 +194,13 @@ const struct kn_rows_path KN_FN(kn_rows_path) = {
     .rmsnorm = rmsnorm,
     .rope = rope,
     .silu_mul = silu_mul,
+    .gelu_mul = gelu_mul,
+    .sigmoid_mul = sigmoid_mul,
+    .sigmoid_mul_one = sigmoid_mul_one,
+    .rmsnorm_gated = rmsnorm_gated,
+    .scale = scale,
+    .add = add,
+    .add_scaled = add_scaled,
     .logsumexp = logsumexp,
     .argmax = argmax,
     .exp = exp_all,

@@ -66,4 +66,21 @@ INLINE vf vf_from_kv(enum kn_kv_dtype dtype, const void *p, size_t element)
     return vf_load((const float *)p + element);
 }
 
+/* 16 floats to a KV type, f16 saturating */
+INLINE void vf_to_kv(enum kn_kv_dtype dtype, vf a, void *p, size_t element)
+{
+    if (dtype == KN_KV_F16)
+        vf_to_f16((uint16_t *)p + element, vf_min(vf_set1(65504.0f), vf_max(vf_set1(-65504.0f), a)));
+    else if (dtype == KN_KV_BF16)
+        vf_to_bf16((uint16_t *)p + element, a);
+    else
+        vf_store((float *)p + element, a);
+}
+
+/* x / (1 + exp(-gate)) in each lane */
+INLINE vf vf_sigmoid_mul(vf x, vf gate)
+{
+    return vf_div(x, vf_add(vf_set1(1.0f), vf_exp(vf_sub(vf_zero(), gate))));
+}
+
 #endif
