@@ -90,6 +90,7 @@ static int write_all(struct bench *b)
 {
     for (uint32_t i = 0; i < b->n_spans; i++) {
         b->writes[i] = (struct tier_write){.record = {.id = tier_disk_next_id(b->tier),
+                                                      .kind = RECORD_SPAN,
                                                       .key = {i, 1},
                                                       .n_pages = b->span_pages,
                                                       .ids = b->ids},

@@ -268,7 +268,7 @@ struct cs_stats {
     /* disk */
     bool disk_on;
     const char *disk_engine; /* "uring"; "off" */
-    uint64_t disk_bytes, disk_budget, disk_spans,
+    uint64_t disk_bytes, disk_budget, disk_spans, disk_checkpoints,
         pending_bytes;        /* disk_bytes: all on disk, catalogue included */
     uint64_t records_foreign; /* rows of another fingerprint: kept, counted in the budget, never served */
     /* totals since open */
@@ -278,7 +278,8 @@ struct cs_stats {
     uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages, publish_checkpoints;
     uint64_t captures, thinned_checkpoints, dropped_checkpoints; /* dropped: no memory when it was wanted */
     uint64_t evicted_device_checkpoints, evicted_disk_checkpoints;
-    uint64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches, catalog_rows;
+    uint64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read, bytes_read;
+    uint64_t syncs, catalog_batches, catalog_rows;
     uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
         dropped_index_full, dropped_disk_full;
     uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
@@ -295,16 +296,18 @@ struct cs_store_info {
     uint32_t format_version;
     char uuid[37];
     bool catalog_ok; /* false: missing or damaged; what follows was read from the records' headers */
-    uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_notes, payload_bytes;
+    uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_checkpoints, n_notes;
+    uint64_t payload_bytes, checkpoint_bytes; /* of pages of spans; of blocks of checkpoints */
 };
 struct cs_span_info {
     bool checkpoint; /* state at first_position, child of the span that holds the page before it; n_pages: its
-                        blocks */
-    uint64_t record_id[2];        /* nonce, sequence */
-    uint64_t parent_record_id[2]; /* the span that holds the page before; zero at a root or where it is not
-                                     stored */
-    uint32_t depth;               /* stored spans above it */
-    struct cs_key key, parent;    /* parent: key of the page before the span's first page; zero at a root */
+                        blocks; n_tokens: 0 */
+    enum cs_boundary_kind boundary; /* of a checkpoint: what it serves */
+    uint64_t record_id[2];          /* nonce, sequence */
+    uint64_t parent_record_id[2];   /* the span that holds the page before; zero at a root or where it is not
+                                       stored */
+    uint32_t depth;                 /* stored spans above it */
+    struct cs_key key, parent;      /* parent: key of the page before the span's first page; zero at a root */
     uint8_t fingerprint[32];
     struct cs_tenant tenant;
     uint32_t first_position, n_tokens, n_pages;
@@ -317,10 +320,12 @@ struct cs_span_info {
 int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
 void cs_inspect_close(struct cs_inspect *i);
 int cs_inspect_info(struct cs_inspect *i, struct cs_store_info *out);
-/* Calls fn for each span, path by path: a parent comes before its children, and they directly behind it with
- * theirs. A non-zero return of fn stops and is returned. */
+/* Calls fn for each span and checkpoint, path by path: a parent comes before its children, and they directly
+ * behind it with theirs, its checkpoints first; checkpoints have none. A non-zero return of fn stops and is
+ * returned. */
 int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_span_info *span), void *ctx);
-/* Reads and checks one span whole: CS_OK, CS_ECORRUPT (why has one line), CS_ENOTFOUND, CS_EIO or CS_ENOMEM.
+/* Reads and checks one of them whole: CS_OK, CS_ECORRUPT (why has one line), CS_ENOTFOUND, CS_EIO or
+ * CS_ENOMEM.
  */
 int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
 

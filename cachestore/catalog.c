@@ -23,7 +23,7 @@ struct store_row {
     uint32_t format, epoch;
 };
 _Static_assert(sizeof(struct store_row) == 24, "docs/format.md");
-enum { STORE_ROW_FORMAT = 2 };
+enum { STORE_ROW_FORMAT = 3 };
 
 struct catalog {
     rocksdb_t *db;
@@ -34,7 +34,7 @@ struct catalog {
 
 static char kind_byte(enum catalog_kind kind)
 {
-    return kind == CATALOG_SPAN ? 'S' : kind == CATALOG_NOTES ? 'N' : 'U';
+    return kind == CATALOG_RECORD ? 'R' : kind == CATALOG_NOTES ? 'N' : 'U';
 }
 
 static rocksdb_column_family_handle_t *kind_cf(const struct catalog *c, enum catalog_kind kind)
@@ -56,15 +56,16 @@ static uint64_t get_big_endian(const char *in)
     return v;
 }
 
+/* Complements, so that the order of keys is from new to old: RocksDB reads ahead only forwards. */
 static void put_id(char out[16], struct record_id id)
 {
-    put_big_endian(out, id.sequence);
-    put_big_endian(out + 8, id.nonce);
+    put_big_endian(out, ~id.sequence);
+    put_big_endian(out + 8, ~id.nonce);
 }
 
 static struct record_id get_id(const char in[16])
 {
-    return (struct record_id){.sequence = get_big_endian(in), .nonce = get_big_endian(in + 8)};
+    return (struct record_id){.sequence = ~get_big_endian(in), .nonce = ~get_big_endian(in + 8)};
 }
 
 static void key_make(char key[KEY_BYTES], enum catalog_kind kind, struct record_id id)
@@ -310,24 +311,20 @@ int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
     return CS_OK;
 }
 
-int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, catalog_row_fn fn, void *ctx)
+int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx)
 {
     rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
     rocksdb_readoptions_set_verify_checksums(ro, 1);
     rocksdb_readoptions_set_fill_cache(ro, 0);
     rocksdb_readoptions_set_readahead_size(ro, 2u << 20);
     rocksdb_iterator_t *it = rocksdb_create_iterator_cf(c->db, ro, kind_cf(c, kind));
-    char first = kind_byte(kind), end = (char)(first + 1);
+    char first = kind_byte(kind);
     size_t want_len = kind == CATALOG_NOTES ? NOTES_KEY_BYTES : KEY_BYTES;
     void *aligned = NULL;
     size_t room = 0;
     int rc = CS_OK;
-    if (newest_first)
-        rocksdb_iter_seek_for_prev(it, &end, 1);
-    else
-        rocksdb_iter_seek(it, &first, 1);
-    for (; rc == CS_OK && rocksdb_iter_valid(it);
-         newest_first ? rocksdb_iter_prev(it) : rocksdb_iter_next(it)) {
+    rocksdb_iter_seek(it, &first, 1);
+    for (; rc == CS_OK && rocksdb_iter_valid(it); rocksdb_iter_next(it)) {
         size_t key_len, len;
         const char *key = rocksdb_iter_key(it, &key_len);
         if (key_len == 0 || key[0] != first)

@@ -1,9 +1,10 @@
 /*
  * The catalogue: which records a store has, in RocksDB. Nothing outside catalog.c knows RocksDB.
  *
- * Column family `record`: spans (a row of formats/record.h, with the notes that came with the span) and notes
- * that came later (formats/note_row.h), keyed by kind, then the span's sequence and nonce big-endian, so that
- * a scan runs by age; behind them, in a key of notes, those of the row itself. Column family `meta`: the
+ * Column family `record`: spans and checkpoints (a row of formats/record.h, with the notes that came with it)
+ * and notes that came later (formats/note_row.h), keyed by kind, then the complement of the record's sequence
+ * and nonce big-endian, so that a scan runs from new to old; behind them, in a key of notes, those of the row
+ * itself. Column family `meta`: the
  * times of last use, and one row that says whose catalogue this is and how often it was opened; that row is
  * written last when a catalogue is made or rebuilt, so one that was cut short is recognised by its absence.
  *
@@ -42,17 +43,17 @@ uint64_t catalog_disk_bytes(int dir_fd);
 /* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
 
-enum catalog_kind { CATALOG_SPAN, CATALOG_NOTES, CATALOG_USED };
+enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED };
 struct catalog_row {
-    struct record_id id;    /* of the span */
+    struct record_id id;    /* of the record */
     struct record_id notes; /* CATALOG_NOTES: of the row */
     const void *value;      /* 8-byte aligned */
     size_t len;
 };
 typedef int (*catalog_row_fn)(void *ctx, const struct catalog_row *row);
-/* Calls fn for each row of a kind; the row is valid during the call. CS_OK, CS_ECORRUPT,
- * CS_ENOMEM, or what fn returned, if not 0: then the scan stops. */
-int catalog_scan(struct catalog *c, enum catalog_kind kind, bool newest_first, catalog_row_fn fn, void *ctx);
+/* Calls fn for each row of a kind, newest record first; the row is valid during the call. CS_OK,
+ * CS_ECORRUPT, CS_ENOMEM, or what fn returned, if not 0: then the scan stops. */
+int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx);
 
 /* One batch, applied whole or not at all. The calls before the commit cannot fail. */
 void catalog_put(struct catalog *c, enum catalog_kind kind, struct record_id id, const void *value,
@@ -61,7 +62,7 @@ void catalog_delete(struct catalog *c, enum catalog_kind kind, struct record_id 
 void catalog_put_notes(struct catalog *c, struct record_id owner, struct record_id id, const void *value,
                        size_t len);
 void catalog_delete_notes(struct catalog *c, struct record_id owner, struct record_id id);
-/* All rows of notes of one span. */
+/* All rows of notes of one record. */
 void catalog_delete_notes_of(struct catalog *c, struct record_id owner);
 void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch);
 /* sync: the log is synced before it returns. CS_OK or CS_EIO; the batch is empty afterwards either way. */

@@ -1,10 +1,11 @@
 /*
  * Inspection of a store that nobody has open: what cachestore-admin is built on.
  *
- * The rows are read once into small entries (no token ids) and a second time to find parents: a span names
- * its parent by the key of one page, so every span's page keys are computed and looked up among the wanted
- * ones. Where the catalogue does not open, the same comes from the headers in the volumes. A row is the first
- * bytes of its record's header, so keeping a hash of it is enough to compare the two when a span is verified.
+ * The rows are read once into small entries (no token ids) and a second time to find parents: a span or a
+ * checkpoint names its parent by the key of one page, so every span's page keys are computed and looked up
+ * among the wanted ones. Where the catalogue does not open, the same comes from the headers in the volumes. A
+ * row is the first bytes of its record's header, so keeping a hash of it is enough to compare the two when a
+ * span is verified.
  *
  * Threads: an inspection belongs to one thread at a time.
  */
@@ -69,14 +70,16 @@ static int entry_add(struct cs_inspect *in, const struct fmt_record *r, const vo
     s->parent = (struct cs_key){r->parent[0], r->parent[1]};
     memcpy(s->fingerprint, r->fingerprint, sizeof s->fingerprint);
     memcpy(s->tenant.id, r->tenant, sizeof s->tenant.id);
+    s->checkpoint = r->kind == FMT_RECORD_CHECKPOINT;
+    s->boundary = (enum cs_boundary_kind)r->flags; /* at most FMT_RECORD_FLAGS_MAX */
     s->first_position = r->first_position;
-    s->n_tokens = r->n_pages * r->page_tokens;
+    s->n_tokens = s->checkpoint ? 0 : r->n_pages * r->page_tokens;
     s->n_pages = r->n_pages;
     s->payload_bytes = r->n_pages * fmt_record_stride(r->page_bytes);
-    s->disk_bytes = (uint64_t)fmt_record_chunks(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes) *
-                    r->chunk_bytes;
+    s->disk_bytes = (uint64_t)r->n_chunks * r->chunk_bytes;
     s->created_unix = s->used_unix = r->created_unix;
-    in->info.payload_bytes += s->payload_bytes;
+    *(s->checkpoint ? &in->info.n_checkpoints : &in->info.n_spans) += 1;
+    *(s->checkpoint ? &in->info.checkpoint_bytes : &in->info.payload_bytes) += s->payload_bytes;
     return CS_OK;
 }
 
@@ -166,7 +169,7 @@ static int row_to_notes(void *ctx, const struct catalog_row *row)
 static void adopt(struct cs_inspect *in, const struct fmt_record *r)
 {
     struct entry *parent = entry_find(in, r->id_nonce, r->id_sequence);
-    if (parent == NULL || r->page_tokens > KEY_MAX_PAGE_TOKENS)
+    if (parent == NULL || r->kind == FMT_RECORD_CHECKPOINT || r->page_tokens > KEY_MAX_PAGE_TOKENS)
         return;
     struct cs_key key = parent->info.key;
     for (uint32_t page = 0; page < r->n_pages; page++) {
@@ -209,17 +212,26 @@ static int header_adopts(void *ctx, const struct fmt_record *r, const void *head
     return CS_OK;
 }
 
-/* Links children to parents. by_id is by age, so going through it backwards leaves each list oldest first. */
-static void link_tree(struct cs_inspect *in)
+/* by_id is by age, so going through it backwards leaves each list oldest first. */
+static void link_kind(struct cs_inspect *in, bool checkpoints)
 {
-    in->first_root = NONE;
     for (uint32_t i = in->n; i > 0; i--) {
         uint32_t index = in->by_id[i - 1];
         struct entry *e = &in->entries[index];
+        if (e->info.checkpoint != checkpoints)
+            continue;
         uint32_t *head = e->parent == NONE ? &in->first_root : &in->entries[e->parent].first_child;
         e->sibling = *head;
         *head = index;
     }
+}
+
+/* Links children to parents, a span's checkpoints before the spans that follow it. */
+static void link_tree(struct cs_inspect *in)
+{
+    in->first_root = NONE;
+    link_kind(in, false);
+    link_kind(in, true);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------- */
@@ -228,12 +240,13 @@ static int load_entries(struct cs_inspect *in)
 {
     int rc = CS_OK;
     if (in->catalog != NULL) {
-        rc = catalog_scan(in->catalog, CATALOG_SPAN, false, row_to_entry, in);
+        rc = catalog_scan(in->catalog, CATALOG_RECORD, row_to_entry, in);
         if (rc == CS_ECORRUPT) {
             catalog_close(in->catalog);
             in->catalog = NULL;
             in->n = 0;
-            in->info.payload_bytes = in->info.n_notes = 0;
+            in->info.n_spans = in->info.n_checkpoints = in->info.n_notes = 0;
+            in->info.payload_bytes = in->info.checkpoint_bytes = 0;
         }
     }
     if (in->catalog == NULL)
@@ -250,11 +263,11 @@ static int load_entries(struct cs_inspect *in)
     qsort_r(in->by_id, in->n, sizeof *in->by_id, by_id_order, in->entries);
     qsort_r(in->by_parent, in->n, sizeof *in->by_parent, by_parent_order, in->entries);
     if (in->catalog != NULL) {
-        rc = catalog_scan(in->catalog, CATALOG_USED, false, row_to_use, in);
+        rc = catalog_scan(in->catalog, CATALOG_USED, row_to_use, in);
         if (rc == CS_OK)
-            rc = catalog_scan(in->catalog, CATALOG_NOTES, false, row_to_notes, in);
+            rc = catalog_scan(in->catalog, CATALOG_NOTES, row_to_notes, in);
         if (rc == CS_OK)
-            rc = catalog_scan(in->catalog, CATALOG_SPAN, false, row_adopts, in);
+            rc = catalog_scan(in->catalog, CATALOG_RECORD, row_adopts, in);
         if (rc == CS_ECORRUPT) {
             in->info.catalog_ok = false;
             rc = CS_OK;
@@ -265,7 +278,6 @@ static int load_entries(struct cs_inspect *in)
     if (rc != CS_OK)
         return rc;
     link_tree(in);
-    in->info.n_spans = in->n;
     return CS_OK;
 }
 
@@ -421,6 +433,7 @@ static int verify_failed(int rc, const char *what, char *why, size_t why_len)
 
 int cs_inspect_verify(struct cs_inspect *in, const struct cs_span_info *span, char *why, size_t why_len)
 {
+    const char *piece = span->checkpoint ? "block" : "page";
     const struct entry *e = entry_find(in, span->record_id[0], span->record_id[1]);
     if (why_len > 0)
         why[0] = 0;
@@ -462,13 +475,13 @@ int cs_inspect_verify(struct cs_inspect *in, const struct cs_span_info *span, ch
         rc = record_read(in, &r, whole + i * stride, page, stride);
         if (rc < 0) {
             char what[32];
-            snprintf(what, sizeof what, "page %u", i);
+            snprintf(what, sizeof what, "%s %u", piece, i);
             rc = verify_failed(rc, what, why, why_len);
             goto out;
         }
         uint64_t seed = fmt_record_page_seed(r.store_uuid, r.id_nonce, r.id_sequence, i);
         if (fmt_record_page_sum(page, stride, seed) != r.page_sums[i]) {
-            snprintf(why, why_len, "page %u of %u: checksum", i, r.n_pages);
+            snprintf(why, why_len, "%s %u of %u: checksum", piece, i, r.n_pages);
             rc = CS_ECORRUPT;
             goto out;
         }

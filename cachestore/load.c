@@ -49,14 +49,21 @@ struct loader *loader_new(struct cs_store *s)
     return l;
 }
 
-void loader_free(struct loader *l)
+void loader_on_restart(void *ctx)
 {
-    if (!l)
-        return;
+    struct loader *l = ctx;
     for (size_t i = 0; i < l->n_rows; i++)
         free((void *)l->rows[i].record.ids);
     for (size_t i = 0; i < l->n_notes; i++)
         free((void *)l->notes[i].record.notes);
+    l->n_rows = l->n_notes = 0;
+}
+
+void loader_free(struct loader *l)
+{
+    if (!l)
+        return;
+    loader_on_restart(l);
     free(l->rows);
     free(l->notes);
     free(l->places);

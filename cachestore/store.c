@@ -201,8 +201,10 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         return CS_ENOMEM;
     struct cs_config config = *c;
     config.span_bytes = c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES;
-    const struct tier_disk_events events = {
-        .on_span = loader_on_span, .on_notes = loader_on_notes, .ctx = loader};
+    const struct tier_disk_events events = {.on_span = loader_on_span,
+                                            .on_notes = loader_on_notes,
+                                            .on_restart = loader_on_restart,
+                                            .ctx = loader};
     struct tier_disk *disk = NULL;
     int rc = s->tier->open(&config, &events, &disk, s->secret, err, err_len);
     if (rc == CS_OK) {

@@ -172,6 +172,7 @@ void store_log(const struct cs_store *s, enum cs_log_level level, const char *fo
 struct loader;
 struct loader *loader_new(struct cs_store *s);
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes);
+void loader_on_restart(void *ctx);
 int loader_on_notes(void *ctx, const struct note_record *n);
 /* Links what was read into the tree, deletes rows that nothing leads to. CS_OK or CS_ENOMEM. */
 int loader_finish_locked(struct loader *l);

@@ -1,7 +1,7 @@
 /*
  * See store_file.h. The text, in this order and nothing else:
  *
- *   isotherm-store 1
+ *   isotherm-store 2
  *   uuid 8-4-4-4-12 hex digits
  *   secret 32 hex digits
  *   chunk_bytes N

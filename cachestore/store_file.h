@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STORE_FORMAT_VERSION = 1 };
+enum { STORE_FORMAT_VERSION = 2 };
 
 struct store_file {
     uint8_t uuid[16];

@@ -10,7 +10,7 @@
 struct tier_vtable {
     int (*open)(const struct cs_config *config, const struct tier_disk_events *events, struct tier_disk **out,
                 uint8_t secret[16], char *err, size_t err_len);
-    uint64_t (*record_bytes)(const struct tier_disk *t, uint32_t n_pages);
+    uint64_t (*record_bytes)(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages);
     int64_t (*free_bytes)(const struct tier_disk *t);
     struct record_id (*next_id)(struct tier_disk *t);
     void (*write)(struct tier_disk *t, struct tier_write *w);

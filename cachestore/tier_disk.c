@@ -76,19 +76,26 @@ void tier_record_remove(struct tier_disk *t, struct disk_record *rec)
     atomic_fetch_sub(&t->stats.memory_bytes, sizeof *rec);
 }
 
-struct disk_record *tier_record_new(const struct tier_disk *t, const struct fmt_record *r)
+struct disk_record *tier_record_new(const struct tier_disk *t, struct record_id id, uint32_t kind,
+                                    uint32_t n_pages, uint32_t header_bytes, uint32_t n_chunks)
 {
     struct disk_record *rec = calloc(1, sizeof *rec);
     if (rec == NULL)
         return NULL;
-    rec->id = (struct record_id){.nonce = r->id_nonce, .sequence = r->id_sequence};
-    rec->n_pages = r->n_pages;
-    rec->header_bytes =
-        (uint32_t)fmt_record_header_bytes(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes);
-    rec->bytes = (uint64_t)fmt_record_chunks(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes) *
-                 t->chunk_bytes;
+    rec->id = id;
+    rec->kind = (uint8_t)kind;
+    rec->n_pages = n_pages;
+    rec->header_bytes = header_bytes;
+    rec->bytes = (uint64_t)n_chunks * t->chunk_bytes;
     rec->runs = &rec->one;
     return rec;
+}
+
+atomic_uint_fast64_t *tier_record_counter(struct tier_disk *t, const struct disk_record *rec)
+{
+    if (rec->foreign)
+        return &t->stats.records_foreign;
+    return rec->kind == FMT_RECORD_CHECKPOINT ? &t->stats.checkpoints : &t->stats.spans;
 }
 
 int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs)
@@ -138,9 +145,14 @@ uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
     return rest / t->chunk_bytes * t->chunk_bytes;
 }
 
-uint64_t tier_disk_record_bytes(const struct tier_disk *t, uint32_t n_pages)
+/* The two enumerations name the same numbers on disk and in memory. */
+_Static_assert((int)RECORD_SPAN == (int)FMT_RECORD_SPAN, "kinds");
+_Static_assert((int)RECORD_CHECKPOINT == (int)FMT_RECORD_CHECKPOINT, "kinds");
+_Static_assert((unsigned)CS_BOUNDARY_END == FMT_RECORD_FLAGS_MAX, "flags of a checkpoint");
+
+uint64_t tier_disk_record_bytes(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages)
 {
-    return (uint64_t)fmt_record_chunks(n_pages, t->page_tokens, t->page_bytes, t->chunk_bytes) *
+    return (uint64_t)fmt_record_chunks(kind, n_pages, t->page_tokens, t->page_bytes, t->chunk_bytes) *
            t->chunk_bytes;
 }
 
@@ -210,16 +222,13 @@ static int notes_encode(struct tier_disk *t, const struct cs_note *notes, size_t
 void tier_disk_write(struct tier_disk *t, struct tier_write *w)
 {
     const struct span_record *s = &w->record;
-    struct fmt_record r = {.id_nonce = s->id.nonce,
-                           .id_sequence = s->id.sequence,
-                           .n_pages = s->n_pages,
-                           .page_tokens = t->page_tokens,
-                           .page_bytes = t->page_bytes,
-                           .chunk_bytes = t->chunk_bytes};
+    uint64_t header_bytes =
+        fmt_record_header_bytes(s->kind, s->n_pages, t->page_tokens, t->page_bytes, t->chunk_bytes);
+    uint64_t bytes = tier_disk_record_bytes(t, s->kind, s->n_pages);
     /* A record that cannot be made still gets its completion, on the I/O thread, which finds none in the
      * table. */
-    struct disk_record *rec = tier_record_new(t, &r);
-    uint64_t bytes = rec != NULL ? rec->bytes : 0;
+    struct disk_record *rec = tier_record_new(t, s->id, s->kind, s->n_pages, (uint32_t)header_bytes,
+                                              (uint32_t)(bytes / t->chunk_bytes));
     w->tier_notes = NULL;
     w->tier_notes_bytes = 0;
     if (w->n_notes > 0)
@@ -234,7 +243,7 @@ void tier_disk_write(struct tier_disk *t, struct tier_write *w)
         }
     }
     atomic_fetch_add(&t->committed, (int64_t)bytes);
-    atomic_fetch_add(&t->pending, tier_disk_record_bytes(t, s->n_pages));
+    atomic_fetch_add(&t->pending, tier_disk_record_bytes(t, s->kind, s->n_pages));
     w->tier_next = NULL;
     *t->in_writes_tail = w;
     t->in_writes_tail = &w->tier_next;
@@ -354,11 +363,14 @@ void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
     out->disk_bytes = atomic_load(&s->volume_bytes) + atomic_load(&s->catalog_bytes) + FMT_RECORD_ALIGN;
     out->disk_budget = t->budget;
     out->disk_spans = atomic_load(&s->spans);
+    out->disk_checkpoints = atomic_load(&s->checkpoints);
     out->pending_bytes = tier_disk_pending_bytes(t);
     out->records_foreign = atomic_load(&s->records_foreign);
     out->spans_written = atomic_load(&s->spans_written);
+    out->checkpoints_written = atomic_load(&s->checkpoints_written);
     out->bytes_written = atomic_load(&s->bytes_written);
     out->spans_read = atomic_load(&s->spans_read);
+    out->checkpoints_read = atomic_load(&s->checkpoints_read);
     out->bytes_read = atomic_load(&s->bytes_read);
     out->syncs = atomic_load(&s->syncs);
     out->catalog_batches = atomic_load(&s->catalog_batches);

@@ -1,6 +1,6 @@
 /*
- * The disk tier: span records in chunked volumes, catalogued in RocksDB, moved by an I/O engine on its own
- * thread.
+ * The disk tier: records of spans and checkpoints in chunked volumes, catalogued in RocksDB, moved by an I/O
+ * engine on its own thread.
  *
  * It knows records (header, pages, notes), never paths or policy: store.c decides what is written, read and
  * deleted. All work is queued and never waits. Completions are called on the tier's I/O thread with no lock
@@ -75,13 +75,18 @@ enum tier_result {
 };
 
 struct tier_disk_events {
-    /* Called by tier_disk_open, on the caller's thread, for every row of this fingerprint and geometry: spans
-     * newest first (so of two rows with one key the first is the one to keep; parents in any order), each
-     * followed by the notes in it if it was kept; then, in any order, notes in rows of their own, of spans
-     * that were kept. The record is valid during the call. on_span returns 0 to keep it, anything else to
-     * have the tier delete it; on_notes 0, or a CS_E code that ends the open. Either may be NULL. */
+    /* Called by tier_disk_open, on the caller's thread, for every row of this fingerprint and geometry: all
+     * spans, newest first (so of two rows with one key the first is the one to keep; parents in any order),
+     * then all checkpoints, newest first; each followed by the notes in it if it was kept; then, in any
+     * order, notes in rows of their own, of records that were kept. The record is valid during the call.
+     * on_span returns 0 to keep it, anything else to have the tier delete it; on_notes 0, or a CS_E code that
+     * ends the open.
+     *
+     * on_restart: the catalogue failed in the middle. Everything reported so far is void; what follows, from
+     * the first span on, comes from the headers in the volumes. Any of the three may be NULL. */
     int (*on_span)(void *ctx, const struct span_record *r, uint64_t disk_bytes);
     int (*on_notes)(void *ctx, const struct note_record *n);
+    void (*on_restart)(void *ctx);
     void *ctx;
 };
 
@@ -92,8 +97,9 @@ struct tier_disk_events {
 int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
                    struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len);
 
-/* Bytes a record of n_pages takes on disk, whole chunks. */
-uint64_t tier_disk_record_bytes(const struct tier_disk *t, uint32_t n_pages);
+/* Bytes a record of n_pages (of a checkpoint: blocks) takes on disk, whole chunks. 0: no such record can be
+ * made (its header would not fit into a chunk); its write ends as TIER_EIO. */
+uint64_t tier_disk_record_bytes(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages);
 /* Room within the budget: what is queued, written or of another fingerprint counts, what was deleted does not
  * (except that records of another fingerprint leave by themselves, oldest first, when a write needs their
  * room: they count as free here). Negative after the budget was lowered, or while the catalogue outgrows its
@@ -124,12 +130,12 @@ void tier_disk_write(struct tier_disk *t, struct tier_write *w);
 int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n);
 
 /* Queue reads of pages [first_page, first_page + n_pages) of records straight into pages[], verified (header,
- * fingerprint, id, key, parent, tenant, token ids, seeded checksum of every page) before done(). On any
+ * fingerprint, id, kind, key, parent, tenant, position, flags, token ids, seeded checksum of every page)
+ * before done(). On any
  * result but TIER_OK the pages' bytes are undefined. All n are queued under one lock with one wake-up: queue
  * a restore's reads in one call. */
 struct tier_read {
-    struct span_record
-        record; /* what must be found there: id, key, parent, tenant, positions, ids are compared */
+    struct span_record record; /* what must be found there: all but the times is compared */
     uint32_t first_page, n_pages;
     void *const *pages; /* n_pages destinations, stride bytes each, 4096-aligned; neighbours are merged */
     void (*done)(void *ctx, struct tier_read *r, enum tier_result result);
@@ -156,10 +162,10 @@ uint64_t tier_disk_pending_bytes(const struct tier_disk *t);
 /* Memory the tier holds for its records, for the index's budget. */
 uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
 /* Fills the disk fields and the disk's totals (disk_on, disk_engine, disk_bytes, disk_budget, disk_spans,
- * pending_bytes, records_foreign, spans_written, bytes_written, spans_read, bytes_read, syncs,
- * catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors,
- * dropped_disk_full, dropped_notes, sqes, submissions); leaves the others alone. spans_read and bytes_read
- * count verified ones. */
+ * disk_checkpoints, pending_bytes, records_foreign, spans_written, checkpoints_written, bytes_written,
+ * spans_read, checkpoints_read, bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header,
+ * corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full, dropped_notes, sqes, submissions); leaves
+ * the others alone. What was read counts once it is verified. */
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *io_part);
 /* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. Not from a
  * completion. */

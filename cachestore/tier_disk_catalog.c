@@ -44,7 +44,7 @@ static void group_commit(struct tier_disk *t, struct group *g)
     if (c == NULL)
         return;
     for (struct transfer *x = g->writes; x != NULL; x = x->next)
-        catalog_put(c, CATALOG_SPAN, x->rec->id, x->row, x->row_bytes);
+        catalog_put(c, CATALOG_RECORD, x->rec->id, x->row, x->row_bytes);
     for (struct row_op *row = g->rows; row != NULL; row = row->next) {
         if (row->value != NULL)
             catalog_put_notes(c, row->owner, row->id, row->value, row->len);
@@ -55,7 +55,7 @@ static void group_commit(struct tier_disk *t, struct group *g)
         catalog_put(c, CATALOG_USED, g->touches[i].id, &g->touches[i].used_unix,
                     sizeof g->touches[i].used_unix);
     for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
-        catalog_delete(c, CATALOG_SPAN, rec->id);
+        catalog_delete(c, CATALOG_RECORD, rec->id);
         catalog_delete(c, CATALOG_USED, rec->id);
         if (rec->note_rows)
             catalog_delete_notes_of(c, rec->id);

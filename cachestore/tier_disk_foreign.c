@@ -59,6 +59,8 @@ int foreign_paths_add(struct foreign_paths *f, struct disk_record *rec, const st
     }
     f->members[f->n_members++] = (struct foreign_member){
         .rec = rec, .parent = {r->parent[0], r->parent[1]}, .first_position = r->first_position};
+    if (r->kind == FMT_RECORD_CHECKPOINT) /* nobody's parent */
+        return CS_OK;
     struct cs_key key = {r->key[0], r->key[1]};
     int rc = page_add(f, key, rec);
     for (uint32_t i = 1; rc == CS_OK && i < r->n_pages && r->page_tokens <= KEY_MAX_PAGE_TOKENS; i++) {

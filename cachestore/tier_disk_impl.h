@@ -6,7 +6,8 @@
  * - tier_disk_move.c: one record's bytes between memory and volumes, verified
  * - tier_disk_catalog.c: the catalogue thread
  * - tier_disk_foreign.c: records of another fingerprint, and how they leave
- * - tier_disk_open.c: open: rows, conflicts, events
+ * - tier_disk_open.c: open: lock, files, threads
+ * - tier_disk_rows.c: rows at open: conflicts, events
  * - tier_disk_rebuild.c: headers in the volumes, the catalogue from them
  *
  * Life of a record:
@@ -47,6 +48,7 @@ struct disk_record {
     uint32_t n_runs;
     struct fmt_record_run one, *runs; /* runs is &one where there is one */
     uint8_t state;
+    uint8_t kind;        /* FMT_RECORD_... */
     bool foreign;        /* of another fingerprint or geometry: never served, first to leave */
     bool counted;        /* its bytes are in `committed`; under lock */
     bool note_rows;      /* may have notes in rows of their own; under lock, fixed once deleted */
@@ -109,9 +111,10 @@ struct group {
 };
 
 struct tier_stats {
-    atomic_uint_fast64_t spans_written, bytes_written, spans_read, bytes_read, syncs, catalog_batches,
-        catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full,
-        dropped_notes, sqes, submissions, spans, records_foreign, volume_bytes, catalog_bytes, memory_bytes;
+    atomic_uint_fast64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read,
+        bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload,
+        io_errors, dropped_disk_full, dropped_notes, sqes, submissions, spans, checkpoints, records_foreign,
+        volume_bytes, catalog_bytes, memory_bytes;
 };
 
 /* Makes the I/O thread's engine; called on that thread. 0 or -errno with a reason. */
@@ -191,7 +194,10 @@ enum {
 /* tier_disk.c */
 struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id); /* lock held */
 int tier_record_insert(struct tier_disk *t, struct disk_record *rec); /* lock held; 0 or CS_ENOMEM */
-struct disk_record *tier_record_new(const struct tier_disk *t, const struct fmt_record *r);
+struct disk_record *tier_record_new(const struct tier_disk *t, struct record_id id, uint32_t kind,
+                                    uint32_t n_pages, uint32_t header_bytes, uint32_t n_chunks);
+/* The counter of records of its kind on disk. */
+atomic_uint_fast64_t *tier_record_counter(struct tier_disk *t, const struct disk_record *rec);
 void tier_record_remove(struct tier_disk *t, struct disk_record *rec); /* lock held */
 void tier_record_free(struct disk_record *rec);
 void tier_row_op_free(struct row_op *op);
@@ -242,6 +248,11 @@ void transfer_free(struct transfer *x);
 int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_events *events,
                         tier_engine_open *engine_open, struct tier_disk **out, uint8_t secret[16], char *err,
                         size_t err_len);
+
+/* tier_disk_rows.c */
+/* Reads all rows into the table and the bitmaps, reports them, rebuilds the catalogue where it does not read,
+ * and marks this opening in it. CS_OK, or a CS_E code and a line in err. */
+int tier_rows_load(struct tier_disk *t, const struct tier_disk_events *events, char *err, size_t err_len);
 
 /* tier_disk_rebuild.c */
 /* Replaces t's catalogue; epoch: of the newest record found. CS_OK or the reason in err. */

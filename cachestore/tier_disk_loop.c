@@ -62,7 +62,7 @@ void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chu
 
 static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_result result)
 {
-    uint64_t bytes = tier_disk_record_bytes(t, w->record.n_pages);
+    uint64_t bytes = tier_disk_record_bytes(t, w->record.kind, w->record.n_pages);
     if (result == TIER_EIO)
         atomic_fetch_add(&t->stats.io_errors, 1);
     free(w->tier_notes);
@@ -246,7 +246,7 @@ static void deletes_end(struct tier_disk *t, struct group *g)
     t->deleting = false;
     while ((rec = g->deletes) != NULL) {
         g->deletes = rec->list_next;
-        atomic_fetch_sub(rec->foreign ? &t->stats.records_foreign : &t->stats.spans, 1);
+        atomic_fetch_sub(tier_record_counter(t, rec), 1);
         if (g->result == CS_OK)
             rec->state = REC_GONE;
         if (rec->readers == 0) {
@@ -414,8 +414,9 @@ static void flush_end(struct tier_disk *t, struct group *g)
             continue;
         }
         rec->state = REC_DURABLE;
-        atomic_fetch_add(&t->stats.spans, 1);
-        atomic_fetch_add(&t->stats.spans_written, 1);
+        atomic_fetch_add(tier_record_counter(t, rec), 1);
+        atomic_fetch_add(
+            rec->kind == FMT_RECORD_CHECKPOINT ? &t->stats.checkpoints_written : &t->stats.spans_written, 1);
         atomic_fetch_add(&t->stats.bytes_written, rec->header_bytes + rec->n_pages * t->stride);
         transfer_free(x);
         if (rec->delete_seen)

@@ -117,8 +117,9 @@ static void start(struct transfer *x)
 static bool names_equal(const struct fmt_record *h, const struct span_record *want)
 {
     return h->id_nonce == want->id.nonce && h->id_sequence == want->id.sequence &&
-           h->key[0] == want->key.lo && h->key[1] == want->key.hi && h->parent[0] == want->parent.lo &&
-           h->parent[1] == want->parent.hi && memcmp(h->tenant, want->tenant.id, sizeof h->tenant) == 0 &&
+           h->kind == (uint32_t)want->kind && h->flags == want->flags && h->key[0] == want->key.lo &&
+           h->key[1] == want->key.hi && h->parent[0] == want->parent.lo && h->parent[1] == want->parent.hi &&
+           memcmp(h->tenant, want->tenant.id, sizeof h->tenant) == 0 &&
            h->first_position == want->first_position && h->n_pages == want->n_pages;
 }
 
@@ -136,7 +137,8 @@ static enum tier_result header_check(const struct transfer *x, struct fmt_record
         return TIER_CORRUPT_HEADER;
     if (h->n_runs != rec->n_runs || memcmp(h->runs, rec->runs, rec->n_runs * sizeof *h->runs) != 0)
         return TIER_CORRUPT_HEADER;
-    if (memcmp(h->ids, want->ids, (size_t)want->n_pages * t->page_tokens * sizeof *want->ids) != 0)
+    if (memcmp(h->ids, want->ids, fmt_record_n_ids(h->kind, h->n_pages, h->page_tokens) * sizeof *h->ids) !=
+        0)
         return TIER_CORRUPT_TOKENS;
     return TIER_OK;
 }
@@ -197,7 +199,7 @@ static void read_ended(struct transfer *x, enum tier_result result)
     struct tier_stats *s = &t->stats;
     switch (result) {
     case TIER_OK:
-        atomic_fetch_add(&s->spans_read, 1);
+        atomic_fetch_add(rec->kind == FMT_RECORD_CHECKPOINT ? &s->checkpoints_read : &s->spans_read, 1);
         atomic_fetch_add(&s->bytes_read, r->n_pages * t->stride);
         break;
     case TIER_CORRUPT_HEADER:
@@ -314,11 +316,12 @@ static int write_describe(struct transfer *x, uint64_t *sums)
     struct fmt_record r = {
         .id_nonce = s->id.nonce,
         .id_sequence = s->id.sequence,
-        .kind = FMT_RECORD_SPAN,
+        .kind = s->kind,
         .key = {s->key.lo, s->key.hi},
         .parent = {s->parent.lo, s->parent.hi},
         .purge_epoch = t->store.purge_epoch,
         .first_position = s->first_position,
+        .flags = s->flags,
         .n_pages = s->n_pages,
         .page_tokens = t->page_tokens,
         .page_bytes = t->page_bytes,

@@ -143,7 +143,7 @@ static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header
     struct rebuild *b = ctx;
     struct record_id id = {.nonce = r->id_nonce, .sequence = r->id_sequence};
     /* A row is the header's first bytes. */
-    catalog_put(b->catalog, CATALOG_SPAN, id, header, fmt_record_row_bytes(r));
+    catalog_put(b->catalog, CATALOG_RECORD, id, header, fmt_record_row_bytes(r));
     b->n++;
     if (r->id_sequence > b->max_sequence)
         b->max_sequence = r->id_sequence;

@@ -28,7 +28,7 @@ static uint64_t span_payload_bytes(const struct cs_store *s, const struct span *
 
 static uint64_t record_bytes(const struct cs_store *s, const struct span *sp)
 {
-    return s->tier->record_bytes(s->disk, sp->n_pages);
+    return s->tier->record_bytes(s->disk, index_record_kind(sp), sp->n_pages);
 }
 
 static bool is_complete(const struct span *sp)

@@ -83,6 +83,28 @@ static const char *record_text(const uint64_t id[2], char out[34])
     return out;
 }
 
+/* What a checkpoint serves; NULL: it is a span. */
+static const char *boundary_text(const struct cs_span_info *s)
+{
+    static const char *const names[] = {[CS_BOUNDARY_TURN] = "turn",
+                                        [CS_BOUNDARY_SYSTEM] = "system",
+                                        [CS_BOUNDARY_BRANCH] = "branch",
+                                        [CS_BOUNDARY_END] = "end"};
+    if (!s->checkpoint)
+        return NULL;
+    return (unsigned)s->boundary < sizeof names / sizeof *names ? names[s->boundary] : "unknown";
+}
+
+/* "40..60" for a span, "@60 turn" for a checkpoint. */
+static const char *place_text(const struct cs_span_info *s, char out[48])
+{
+    if (s->checkpoint)
+        snprintf(out, 48, "@%" PRIu32 " %s", s->first_position, boundary_text(s));
+    else
+        snprintf(out, 48, "%" PRIu32 "..%" PRIu32, s->first_position, s->first_position + s->n_tokens);
+    return out;
+}
+
 /* ---- status ------------------------------------------------------------------------------------------ */
 
 struct totals {
@@ -114,10 +136,11 @@ static int run_status(struct cs_inspect *in, bool json)
         printf("{\"uuid\":\"%s\",\"format_version\":%" PRIu32 ",\"catalogue\":\"%s\",\"chunk_bytes\":%" PRIu64
                ",\"disk_bytes\":%" PRIu64 ",\"volume_bytes\":%" PRIu64 ",\"catalogue_bytes\":%" PRIu64
                ",\"spans\":%" PRIu64 ",\"tokens\":%" PRIu64 ",\"payload_bytes\":%" PRIu64
-               ",\"notes\":%" PRIu64 ",\"models\":%u}\n",
+               ",\"checkpoints\":%" PRIu64 ",\"checkpoint_bytes\":%" PRIu64 ",\"notes\":%" PRIu64
+               ",\"models\":%u}\n",
                info.uuid, info.format_version, info.catalog_ok ? "ok" : "unreadable", info.chunk_bytes,
                info.disk_bytes, info.volume_bytes, info.catalog_bytes, info.n_spans, totals.tokens,
-               info.payload_bytes, info.n_notes, totals.models);
+               info.payload_bytes, info.n_checkpoints, info.checkpoint_bytes, info.n_notes, totals.models);
         return EXIT_FINE;
     }
     char a[32], b[32], c[32];
@@ -126,9 +149,11 @@ static int run_status(struct cs_inspect *in, bool json)
     printf("on disk    %s (volumes %s, catalogue %s)\n", bytes_text(info.disk_bytes, a),
            bytes_text(info.volume_bytes, b), bytes_text(info.catalog_bytes, c));
     printf("catalogue  %s\n",
-           info.catalog_ok ? "ok" : "not readable: spans listed from their headers, notes are lost");
+           info.catalog_ok ? "ok" : "not readable: listed from the records' headers, notes are lost");
     printf("spans      %" PRIu64 " with %" PRIu64 " tokens, %s of pages, from %u model%s\n", info.n_spans,
            totals.tokens, bytes_text(info.payload_bytes, a), totals.models, totals.models == 1 ? "" : "s");
+    printf("states     %" PRIu64 " checkpoint%s, %s\n", info.n_checkpoints,
+           info.n_checkpoints == 1 ? "" : "s", bytes_text(info.checkpoint_bytes, a));
     printf("notes      %" PRIu64 "\n", info.n_notes);
     return EXIT_FINE;
 }
@@ -149,12 +174,15 @@ static int print_span(void *ctx, const struct cs_span_info *s)
     hex_text(s->tenant.id, sizeof s->tenant.id, tenant);
     if (l->json) {
         bool has_parent = s->parent_record_id[0] != 0 || s->parent_record_id[1] != 0;
-        printf("%s\n{\"record\":\"%s\",\"parent_record\":%s%s%s,\"depth\":%" PRIu32
+        const char *boundary = boundary_text(s), *quote = boundary != NULL ? "\"" : "";
+        printf("%s\n{\"record\":\"%s\",\"kind\":\"%s\",\"boundary\":%s%s%s,\"parent_record\":%s%s%s,"
+               "\"depth\":%" PRIu32
                ",\"key\":\"%s\",\"parent_key\":\"%s\",\"fingerprint\":\"%s\",\"tenant\":\"%s\",\"first_"
                "position\":%" PRIu32 ",\"tokens\":%" PRIu32 ",\"pages\":%" PRIu32
                ",\"payload_bytes\":%" PRIu64 ",\"disk_bytes\":%" PRIu64 ",\"created\":%" PRId64
                ",\"used\":%" PRId64 "}",
-               l->n > 0 ? "," : "", record_text(s->record_id, record), has_parent ? "\"" : "",
+               l->n > 0 ? "," : "", record_text(s->record_id, record), s->checkpoint ? "checkpoint" : "span",
+               quote, boundary != NULL ? boundary : "null", quote, has_parent ? "\"" : "",
                has_parent ? record_text(s->parent_record_id, above) : "null", has_parent ? "\"" : "",
                s->depth, key, key_text(s->parent, parent), fingerprint, tenant, s->first_position,
                s->n_tokens, s->n_pages, s->payload_bytes, s->disk_bytes, s->created_unix, s->used_unix);
@@ -164,20 +192,20 @@ static int print_span(void *ctx, const struct cs_span_info *s)
     if (l->n++ == 0)
         printf("%-28s %8s %11s %9s %9s  %-8s %-8s %-8s\n", "positions", "tokens", "bytes", "made", "used",
                "key", "model", "tenant");
-    char positions[64], bytes[32], made[32], used[32];
+    char place[48], positions[64], tokens[16] = "-", bytes[32], made[32], used[32];
+    place_text(s, place);
     /* Deep paths would run off the line: the number says how deep. */
-    int indent = s->depth <= 6 ? (int)(2 * s->depth) : 0;
     if (s->depth <= 6)
-        snprintf(positions, sizeof positions, "%*s%" PRIu32 "..%" PRIu32, indent, "", s->first_position,
-                 s->first_position + s->n_tokens);
+        snprintf(positions, sizeof positions, "%*s%s", (int)(2 * s->depth), "", place);
     else
-        snprintf(positions, sizeof positions, "+%" PRIu32 " %" PRIu32 "..%" PRIu32, s->depth,
-                 s->first_position, s->first_position + s->n_tokens);
+        snprintf(positions, sizeof positions, "+%" PRIu32 " %s", s->depth, place);
+    if (!s->checkpoint)
+        snprintf(tokens, sizeof tokens, "%" PRIu32, s->n_tokens);
     bool orphan = s->depth == 0 && s->first_position > 0;
     static const struct cs_tenant anonymous;
-    printf("%-28s %8" PRIu32 " %11s %9s %9s  %.8s %.8s %.8s%s\n", positions, s->n_tokens,
-           bytes_text(s->disk_bytes, bytes), age_text(s->created_unix, made), age_text(s->used_unix, used),
-           key, fingerprint, memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant,
+    printf("%-28s %8s %11s %9s %9s  %.8s %.8s %.8s%s\n", positions, tokens, bytes_text(s->disk_bytes, bytes),
+           age_text(s->created_unix, made), age_text(s->used_unix, used), key, fingerprint,
+           memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant,
            orphan ? "  (what comes before is not stored)" : "");
     return 0;
 }
@@ -191,7 +219,7 @@ static int run_ls(struct cs_inspect *in, bool json)
     if (json)
         printf("%s]\n", l.n > 0 ? "\n" : "");
     else if (l.n == 0)
-        printf("no spans\n");
+        printf("nothing stored\n");
     return EXIT_FINE;
 }
 
@@ -200,28 +228,30 @@ static int run_ls(struct cs_inspect *in, bool json)
 struct verification {
     struct cs_inspect *in;
     bool json;
-    uint64_t n, bytes, damaged;
+    uint64_t n, checkpoints, bytes, damaged;
 };
 
 static int verify_span(void *ctx, const struct cs_span_info *s)
 {
     struct verification *v = ctx;
-    char why[160], record[34];
+    char why[160], record[34], place[48];
     int rc = cs_inspect_verify(v->in, s, why, sizeof why);
     v->n++;
+    v->checkpoints += s->checkpoint;
     v->bytes += s->payload_bytes;
     if (rc == CS_OK)
         return 0;
     if (rc == CS_ENOMEM)
         return rc;
     if (v->json) {
-        printf("%s\n{\"record\":\"%s\",\"first_position\":%" PRIu32 ",\"tokens\":%" PRIu32 ",\"why\":\"",
-               v->damaged > 0 ? "," : "", record_text(s->record_id, record), s->first_position, s->n_tokens);
+        printf("%s\n{\"record\":\"%s\",\"kind\":\"%s\",\"first_position\":%" PRIu32 ",\"tokens\":%" PRIu32
+               ",\"why\":\"",
+               v->damaged > 0 ? "," : "", record_text(s->record_id, record),
+               s->checkpoint ? "checkpoint" : "span", s->first_position, s->n_tokens);
         print_escaped(stdout, why, true);
         printf("\"}");
     } else {
-        printf("damaged    %s, positions %" PRIu32 "..%" PRIu32 ": ", record_text(s->record_id, record),
-               s->first_position, s->first_position + s->n_tokens);
+        printf("damaged    %s, %s: ", record_text(s->record_id, record), place_text(s, place));
         print_escaped(stdout, why, false);
         printf("\n");
     }
@@ -238,8 +268,9 @@ static int run_verify(struct cs_inspect *in, bool json)
         printf("{\"catalogue\":\"%s\",\"damaged\":[", info.catalog_ok ? "ok" : "unreadable");
     int rc = cs_inspect_spans(in, verify_span, &v);
     if (json)
-        printf("%s],\"spans\":%" PRIu64 ",\"payload_bytes\":%" PRIu64 ",\"n_damaged\":%" PRIu64 "}\n",
-               v.damaged > 0 ? "\n" : "", v.n, v.bytes, v.damaged);
+        printf("%s],\"spans\":%" PRIu64 ",\"checkpoints\":%" PRIu64 ",\"read_bytes\":%" PRIu64
+               ",\"n_damaged\":%" PRIu64 "}\n",
+               v.damaged > 0 ? "\n" : "", v.n - v.checkpoints, v.checkpoints, v.bytes, v.damaged);
     if (rc != 0) {
         fprintf(stderr, "cachestore-admin: %s\n", cs_strerror(rc));
         return EXIT_USAGE;
@@ -248,8 +279,9 @@ static int run_verify(struct cs_inspect *in, bool json)
         char a[32];
         if (!info.catalog_ok)
             printf("catalogue  not readable: rebuilt at the next open, notes are lost\n");
-        printf("%s         %" PRIu64 " spans, %s read, %" PRIu64 " damaged\n", v.damaged == 0 ? "ok" : "--",
-               v.n, bytes_text(v.bytes, a), v.damaged);
+        printf("%s         %" PRIu64 " spans, %" PRIu64 " checkpoint%s, %s read, %" PRIu64 " damaged\n",
+               v.damaged == 0 ? "ok" : "--", v.n - v.checkpoints, v.checkpoints,
+               v.checkpoints == 1 ? "" : "s", bytes_text(v.bytes, a), v.damaged);
     }
     return v.damaged > 0 || !info.catalog_ok ? EXIT_DAMAGE : EXIT_FINE;
 }
@@ -268,7 +300,8 @@ int main(int argc, char **argv)
     bool json = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            printf("%s\n\n  status   what the store holds\n  ls       one line a span, path by path\n"
+            printf("%s\n\n  status   what the store holds\n  ls       one line a span or checkpoint, path by "
+                   "path\n"
                    "  verify   read everything and check every checksum\n\n"
                    "The store must not be in use. Exit codes: 0 fine, 1 damage found, 2 usage or not a "
                    "store, 3 in use.\n",

@@ -42,9 +42,10 @@ static bool record_has_page_key(const struct span_record *r, struct cs_key key)
     return false;
 }
 
-static uint64_t fake_record_bytes(const struct tier_disk *t, uint32_t n_pages)
+static uint64_t fake_record_bytes(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages)
 {
     (void)t;
+    (void)kind;
     return (n_pages + 1) * (uint64_t)PAGE;
 }
 
@@ -53,9 +54,9 @@ static int64_t fake_free_bytes(const struct tier_disk *t)
     struct fake_tier *f = fake(t);
     int64_t used = 0;
     for (size_t i = 0; i < f->n_records; i++)
-        used += (int64_t)fake_record_bytes(t, f->records[i].record.n_pages);
+        used += (int64_t)fake_record_bytes(t, f->records[i].record.kind, f->records[i].record.n_pages);
     for (size_t i = 0; i < f->n_writes; i++)
-        used += (int64_t)fake_record_bytes(t, f->writes[i]->record.n_pages);
+        used += (int64_t)fake_record_bytes(t, f->writes[i]->record.kind, f->writes[i]->record.n_pages);
     return (int64_t)f->budget - used;
 }
 
@@ -70,9 +71,10 @@ static int fake_tier_open(const struct cs_config *config, const struct tier_disk
     f->nonce++;
     /* Newest first; what is refused goes. */
     for (size_t i = f->n_records; i-- > 0;)
-        assert_int_equal(events->on_span(events->ctx, &f->records[i].record,
-                                         fake_record_bytes(NULL, f->records[i].record.n_pages)),
-                         0);
+        assert_int_equal(
+            events->on_span(events->ctx, &f->records[i].record,
+                            fake_record_bytes(NULL, f->records[i].record.kind, f->records[i].record.n_pages)),
+            0);
     for (size_t i = f->n_notes; i-- > 0;) {
         struct note_record n = {.id = f->notes[i].id,
                                 .owner = f->notes[i].owner,

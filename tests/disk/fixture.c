@@ -2,8 +2,10 @@
  * Makes a store for the tests of cachestore-admin.
  *
  *   disk_fixture DIR make    a path of three spans (positions 0..40, 40..60, 60..64), a fork of the first
- * after its fourth page (16..24), one span of another tenant, one note; prints nothing disk_fixture DIR empty
- * a store without spans disk_fixture DIR hold    opens it, prints "open", holds it until stdin ends
+ *                            after its fourth page (16..24), one span of another tenant, checkpoints at 16
+ *                            (system, 3 blocks) and 60 (turn, 30 blocks), one note; prints nothing
+ *   disk_fixture DIR empty   a store without records
+ *   disk_fixture DIR hold    opens it, prints "open", holds it until stdin ends
  */
 #include "tests/disk/harness.h"
 
@@ -38,6 +40,20 @@ static struct cs_key write_span(struct rig *r, struct cs_key before, bool root, 
     return last;
 }
 
+static void write_checkpoint(struct rig *r, struct cs_key before, uint32_t position, uint32_t n_blocks,
+                             uint32_t salt, enum cs_boundary_kind kind)
+{
+    struct span_io *s = span_make(r, salt | CHECKPOINT, n_blocks);
+    s->w.record.parent = before;
+    s->w.record.first_position = position;
+    s->w.record.flags = kind;
+    span_write(s);
+    tier_disk_kick(r->tier);
+    if (span_wait(s) != TIER_OK)
+        exit(1);
+    span_free(s);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
@@ -58,6 +74,8 @@ int main(int argc, char **argv)
         struct cs_key last = write_span(&r, seed, true, 0, 10, 1, &nobody, keys);
         struct cs_key fork = keys[3];
         last = write_span(&r, last, false, 40, 5, 2, &nobody, keys);
+        write_checkpoint(&r, last, 60, 30, 6, CS_BOUNDARY_TURN);
+        write_checkpoint(&r, fork, 16, 3, 7, CS_BOUNDARY_SYSTEM);
         write_span(&r, last, false, 60, 1, 3, &nobody, keys);
         write_span(&r, fork, false, 16, 2, 4, &nobody, keys);
         write_span(&r, key_seed(r.secret, r.config.fingerprint, &somebody), true, 0, 6, 5, &somebody, keys);

@@ -104,15 +104,46 @@ static struct cs_key key_of(uint32_t number)
     return (struct cs_key){.lo = number, .hi = ~(uint64_t)number};
 }
 
+static bool is_checkpoint(uint32_t number)
+{
+    return (number & CHECKPOINT) != 0;
+}
+
+static uint32_t position_of(uint32_t number)
+{
+    return is_checkpoint(number) ? PT * (1 + number % 1000) : 0;
+}
+
+static uint32_t flags_of(uint32_t number)
+{
+    return is_checkpoint(number) ? number % (CS_BOUNDARY_END + 1) : 0;
+}
+
+static uint32_t n_ids_of(uint32_t number, uint32_t n_pages)
+{
+    return is_checkpoint(number) ? PT : n_pages * PT;
+}
+
 static int on_span(void *ctx, const struct span_record *s, uint64_t disk_bytes)
 {
     struct rig *r = ctx;
     uint32_t number = (uint32_t)s->key.lo;
+    if (r->takes_any_row)
+        goto take;
     assert_true(s->key.hi == key_of(number).hi);
-    for (uint32_t i = 0; i < s->n_pages * PT; i++)
+    assert_int_equal(s->kind, is_checkpoint(number) ? RECORD_CHECKPOINT : RECORD_SPAN);
+    assert_int_equal(s->flags, flags_of(number));
+    if (is_checkpoint(number))
+        assert_int_equal(s->first_position, position_of(number));
+    for (uint32_t i = 0; i < n_ids_of(number, s->n_pages); i++)
         assert_int_equal(s->ids[i], number * 1000 + i);
+    if (r->n_seen > 0) /* spans first; of each kind the newest first */
+        assert_true(is_checkpoint(r->seen[r->n_seen - 1].number) < is_checkpoint(number) ||
+                    (is_checkpoint(r->seen[r->n_seen - 1].number) == is_checkpoint(number) &&
+                     r->seen[r->n_seen - 1].id.sequence > s->id.sequence));
     if (number == r->refuse_number)
         return 1;
+take:;
     struct seen_span *larger = realloc(r->seen, (r->n_seen + 1) * sizeof *larger);
     assert_non_null(larger);
     r->seen = larger;
@@ -120,7 +151,9 @@ static int on_span(void *ctx, const struct span_record *s, uint64_t disk_bytes)
                                               .number = number,
                                               .n_pages = s->n_pages,
                                               .disk_bytes = disk_bytes,
-                                              .used_unix = s->used_unix};
+                                              .used_unix = s->used_unix,
+                                              .record = *s};
+    r->seen[r->n_seen - 1].record.ids = NULL;
     return 0;
 }
 
@@ -140,9 +173,16 @@ static int on_notes(void *ctx, const struct note_record *n)
     return 0;
 }
 
+static void on_restart(void *ctx)
+{
+    struct rig *r = ctx;
+    r->n_seen = r->n_notes_seen = 0;
+}
+
 int rig_try_open(struct rig *r, char *err, size_t err_len)
 {
-    struct tier_disk_events events = {.on_span = on_span, .on_notes = on_notes, .ctx = r};
+    struct tier_disk_events events = {
+        .on_span = on_span, .on_notes = on_notes, .on_restart = on_restart, .ctx = r};
     r->n_seen = r->n_notes_seen = 0;
     return tier_disk_open_with(&r->config, &events, r->engine_open, &r->tier, r->secret, err, err_len);
 }
@@ -178,7 +218,9 @@ struct span_io *span_make(struct rig *r, uint32_t number, uint32_t n_pages)
     assert_non_null(s);
     s->rig = r;
     s->memory = aligned_alloc(4096, (size_t)n_pages * PAGE);
-    assert_non_null(s->memory);
+    s->pages = calloc(n_pages, sizeof(void *));
+    s->ids = calloc(n_pages * PT, sizeof *s->ids);
+    assert_true(s->memory != NULL && s->pages != NULL && s->ids != NULL);
     for (uint32_t p = 0; p < n_pages; p++) {
         s->pages[p] = s->memory + (size_t)p * PAGE;
         for (uint32_t i = 0; i < PAGE; i++)
@@ -186,14 +228,22 @@ struct span_io *span_make(struct rig *r, uint32_t number, uint32_t n_pages)
     }
     for (uint32_t i = 0; i < n_pages * PT; i++)
         s->ids[i] = number * 1000 + i;
-    s->w.record = (struct span_record){
-        .key = key_of(number), .n_pages = n_pages, .ids = s->ids, .created_unix = 1000, .used_unix = 1000};
+    s->w.record = (struct span_record){.kind = is_checkpoint(number) ? RECORD_CHECKPOINT : RECORD_SPAN,
+                                       .key = key_of(number),
+                                       .first_position = position_of(number),
+                                       .flags = flags_of(number),
+                                       .n_pages = n_pages,
+                                       .ids = s->ids,
+                                       .created_unix = 1000,
+                                       .used_unix = 1000};
     return s;
 }
 
 void span_free(struct span_io *s)
 {
     free(s->memory);
+    free(s->pages);
+    free(s->ids);
     free(s);
 }
 

@@ -56,30 +56,46 @@ class Admin(unittest.TestCase):
     def make(self, what="make"):
         fixture(self.store, what)
 
-    def spans(self):
+    def records(self):
         result = admin(self.store, "ls", "--json")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return json.loads(result.stdout)
 
     def test_ls_is_a_tree(self):
         self.make()
-        spans = self.spans()
-        self.assertEqual(len(spans), 5)
+        records = self.records()
+        spans = [r for r in records if r["kind"] == "span"]
+        self.assertEqual((len(records), len(spans)), (7, 5))
         places = [(s["depth"], s["first_position"], s["tokens"]) for s in spans]
         anonymous = [p for p, s in zip(places, spans) if s["tenant"] == "0" * 32]
         self.assertEqual(anonymous, [(0, 0, 40), (1, 40, 20), (2, 60, 4), (1, 16, 8)])
         self.assertEqual(sum(s["tenant"] != "0" * 32 for s in spans), 1)
-        by_record = {s["record"]: s for s in spans}
-        for s in spans:
+        self.assertEqual([s["boundary"] for s in spans], [None] * 5)
+        by_record = {s["record"]: s for s in records}
+        for s in records:
             self.assertEqual(s["disk_bytes"] % CHUNK, 0)
             self.assertEqual(s["payload_bytes"], s["pages"] * PAGE)
             if s["depth"] > 0:
-                self.assertLess(by_record[s["parent_record"]]["first_position"], s["first_position"])
+                above = by_record[s["parent_record"]]
+                self.assertLess(above["first_position"], s["first_position"])
+                self.assertLessEqual(s["first_position"], above["first_position"] + above["tokens"])
             else:
                 self.assertIsNone(s["parent_record"])
         text = admin(self.store, "ls").stdout.splitlines()
-        self.assertEqual(len(text), 6)
+        self.assertEqual(len(text), 8)
         self.assertTrue(any(line.startswith("    60..64 ") for line in text))
+
+    def test_ls_shows_checkpoints_under_their_span(self):
+        self.make()
+        records = self.records()
+        order = [(r["depth"], r["first_position"], r["kind"], r["boundary"], r["tokens"], r["pages"]) for r in records
+                 if r["tenant"] == "0" * 32]
+        self.assertEqual(order, [(0, 0, "span", None, 40, 10), (1, 16, "checkpoint", "system", 0, 3),
+                                 (1, 40, "span", None, 20, 5), (2, 60, "checkpoint", "turn", 0, 30),
+                                 (2, 60, "span", None, 4, 1), (1, 16, "span", None, 8, 2)])
+        text = [line[:38].split() for line in admin(self.store, "ls").stdout.splitlines()]
+        self.assertIn(["@16", "system", "-"], text)
+        self.assertIn(["@60", "turn", "-"], text)
 
     def test_status_adds_up(self):
         self.make()
@@ -87,23 +103,26 @@ class Admin(unittest.TestCase):
         result = admin(self.store, "status", "--json")
         self.assertEqual(result.returncode, 0)
         status = json.loads(result.stdout)
-        spans = self.spans()
-        self.assertEqual(status["spans"], 5)
-        self.assertEqual(status["tokens"], sum(s["tokens"] for s in spans))
-        self.assertEqual(status["payload_bytes"], sum(s["payload_bytes"] for s in spans))
+        records = self.records()
+        self.assertEqual((status["spans"], status["checkpoints"]), (5, 2))
+        self.assertEqual(status["tokens"], sum(r["tokens"] for r in records))
+        self.assertEqual(status["payload_bytes"], sum(r["payload_bytes"] for r in records if r["kind"] == "span"))
+        self.assertEqual(status["checkpoint_bytes"], 33 * PAGE)
         self.assertEqual(status["notes"], 1)
         self.assertEqual(status["models"], 1)
         self.assertEqual(status["catalogue"], "ok")
         self.assertEqual(status["chunk_bytes"], CHUNK)
-        self.assertGreaterEqual(status["volume_bytes"], sum(s["disk_bytes"] for s in spans))
-        self.assertIn("5 with 96 tokens", admin(self.store, "status").stdout)
+        self.assertGreaterEqual(status["volume_bytes"], sum(r["disk_bytes"] for r in records))
+        text = admin(self.store, "status").stdout
+        self.assertIn("5 with 96 tokens", text)
+        self.assertIn("states     2 checkpoints, 132.0 KiB", text)
         self.assertEqual(before, contents(self.store))
 
     def test_verify_finds_one_changed_byte(self):
         self.make()
         result = admin(self.store, "verify")
         self.assertEqual(result.returncode, 0, result.stdout)
-        self.assertIn("5 spans", result.stdout)
+        self.assertIn("5 spans, 2 checkpoints", result.stdout)
         # The first record is one header and ten pages; change its seventh page.
         flip(os.path.join(self.store, "volume.000"), 7 * PAGE + 123)
         result = admin(self.store, "verify", "--json")
@@ -118,19 +137,30 @@ class Admin(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("record header checksum", result.stdout)
 
+    def test_verify_finds_one_changed_byte_of_a_checkpoint(self):
+        self.make()
+        # Records are written one after the other: 40 tokens, 20 tokens, then the checkpoint of 30 blocks.
+        flip(os.path.join(self.store, "volume.000"), 2 * CHUNK + 30 * PAGE + 5)
+        result = admin(self.store, "verify", "--json")
+        self.assertEqual(result.returncode, 1)
+        damaged = json.loads(result.stdout)["damaged"]
+        self.assertEqual([(d["kind"], d["first_position"], d["why"]) for d in damaged],
+                         [("checkpoint", 60, "block 29 of 30: checksum")])
+        self.assertIn("@60 turn: block 29", admin(self.store, "verify").stdout)
+
     def test_verify_says_that_a_volume_is_missing(self):
         self.make()
         os.unlink(os.path.join(self.store, "volume.000"))
         result = admin(self.store, "verify", "--json")
         self.assertEqual(result.returncode, 1)
-        self.assertEqual(json.loads(result.stdout)["n_damaged"], 5)
+        self.assertEqual(json.loads(result.stdout)["n_damaged"], 7)
 
     def test_without_catalogue_headers_tell(self):
         self.make()
-        spans = self.spans()
+        records = self.records()
         shutil.rmtree(os.path.join(self.store, "catalog"))
         before = contents(self.store)
-        self.assertEqual([s["record"] for s in spans], [s["record"] for s in self.spans()])
+        self.assertEqual(records, self.records())
         status = json.loads(admin(self.store, "status", "--json").stdout)
         self.assertEqual((status["catalogue"], status["spans"], status["notes"]), ("unreadable", 5, 0))
         self.assertEqual(admin(self.store, "verify").returncode, 1)
@@ -138,8 +168,8 @@ class Admin(unittest.TestCase):
 
     def test_empty_store(self):
         self.make("empty")
-        self.assertEqual(self.spans(), [])
-        self.assertEqual(admin(self.store, "ls").stdout, "no spans\n")
+        self.assertEqual(self.records(), [])
+        self.assertEqual(admin(self.store, "ls").stdout, "nothing stored\n")
         self.assertEqual(admin(self.store, "verify").returncode, 0)
         self.assertEqual(json.loads(admin(self.store, "status", "--json").stdout)["spans"], 0)
 

@@ -1,9 +1,9 @@
 /*
- * kill -9: a child process writes, deletes and reopens; it tells the parent of every span after durable(),
- * and of every delete before asking for it. The parent kills it at a random moment and opens the store: what
- * was acknowledged and not deleted is there with its note and verifies; whatever else is there verifies too,
- * or fails its checksum; nothing is wrong. Every fifth time the catalogue is removed as well.
- * $ISOTHERM_CRASH_LOOPS sets the number of kills (30).
+ * kill -9: a child process writes spans and checkpoints, deletes and reopens; it tells the parent of every
+ * one after durable(), and of every delete before asking for it. The parent kills it at a random moment and
+ * opens the store: what was acknowledged and not deleted is there with its note and verifies; whatever else
+ * is there verifies too, or fails its checksum; nothing is wrong. Every fifth time the catalogue is removed
+ * as well. $ISOTHERM_CRASH_LOOPS sets the number of kills (30).
  */
 #include "tests/disk/harness.h"
 
@@ -55,11 +55,12 @@ static int child_main(const char *dir, uint32_t round)
         struct span_io *s[BATCH];
         for (int i = 0; i < BATCH; i++) {
             uint32_t pages = 1 + (uint32_t)(random_next(&random) % SPAN_PAGES_MAX);
-            while (n_live > 0 &&
-                   (tier_disk_free_bytes(r.tier) < (int64_t)tier_disk_record_bytes(r.tier, pages) ||
-                    random_next(&random) % 4 == 0))
+            while (n_live > 0 && (tier_disk_free_bytes(r.tier) <
+                                      (int64_t)tier_disk_record_bytes(r.tier, RECORD_SPAN, pages) ||
+                                  random_next(&random) % 4 == 0))
                 child_delete(&r, random_next(&random) % n_live);
-            s[i] = span_make(&r, number++, pages);
+            uint32_t kind = random_next(&random) % 3 == 0 ? CHECKPOINT : 0;
+            s[i] = span_make(&r, number++ | kind, pages);
             const struct cs_note note = {.key = {number, 1}, .data = "n", .len = 1};
             s[i]->w.notes = &note;
             s[i]->w.n_notes = 1;
@@ -147,7 +148,8 @@ static void one_kill(const char *self, struct rig *r, uint32_t round, uint64_t *
         }
         assert_non_null(s);
         assert_int_equal(s->id.sequence, live[i].id.sequence);
-        if (!rebuilt && s->number >= round * 10000) /* older ones may have lost theirs in a rebuild */
+        if (!rebuilt &&
+            (s->number & ~CHECKPOINT) >= round * 10000) /* older ones may have lost theirs in a rebuild */
             assert_true(s->has_notes);
         assert_int_equal(get(r, s->id, s->number, s->n_pages), TIER_OK);
     }
@@ -170,7 +172,7 @@ static void one_kill(const char *self, struct rig *r, uint32_t round, uint64_t *
 
 static char self_path[256];
 
-static void test_acknowledged_spans_survive_kill_9(void **state)
+static void test_acknowledged_records_survive_kill_9(void **state)
 {
     (void)state;
     const char *text = getenv("ISOTHERM_CRASH_LOOPS");
@@ -191,6 +193,6 @@ int main(int argc, char **argv)
     if (n <= 0)
         return 1;
     self_path[n] = 0;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_acknowledged_spans_survive_kill_9)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_acknowledged_records_survive_kill_9)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -258,7 +258,7 @@ static void test_other_format_version_is_named(void **state)
     struct rig r;
     filled(&r);
     char err[256];
-    flip(path_of(&r, "STORE"), strlen("isotherm-store "), '1' ^ '7');
+    flip(path_of(&r, "STORE"), strlen("isotherm-store "), '2' ^ '7');
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EVERSION);
     assert_non_null(strstr(err, "7"));
     rig_destroy(&r);
@@ -481,7 +481,7 @@ static void put_rival_row(struct rig *r, int64_t age)
     struct one_row row = {.number = 2};
     struct fmt_record rec;
     assert_int_equal(catalog_open(r->dir, false, 1 << 20, &c, err, sizeof err), CS_OK);
-    assert_int_equal(catalog_scan(c, CATALOG_SPAN, false, take_row, &row), CS_OK);
+    assert_int_equal(catalog_scan(c, CATALOG_RECORD, take_row, &row), CS_OK);
     assert_int_equal(fmt_record_row_decode(row.words, row.len, &rec), FMT_RECORD_OK);
     uint64_t rival[512];
     rec.id_sequence += (uint64_t)age;
@@ -493,7 +493,7 @@ static void put_rival_row(struct rig *r, int64_t age)
     rec.ids = ids;
     assert_int_equal(fmt_record_row_encode(&rec, rival, row.len), FMT_RECORD_OK);
     struct record_id id = {.nonce = rec.id_nonce, .sequence = rec.id_sequence};
-    catalog_put(c, CATALOG_SPAN, id, rival, row.len);
+    catalog_put(c, CATALOG_RECORD, id, rival, row.len);
     assert_int_equal(catalog_commit(c, true), CS_OK);
     catalog_close(c);
 }

@@ -1,6 +1,7 @@
 /*
- * Random writes, deletes, partial reads, touches, cancels and reopens, against a model that is a list: what
- * the tier said is durable and nobody deleted is there with its bytes, and nothing else is. Deletes chase
+ * Random writes of spans and checkpoints, deletes, partial reads, touches, cancels and reopens, against a
+ * model that is a list: what the tier said is durable and nobody deleted is there with its bytes, and nothing
+ * else is. Deletes chase
  * writes at every stage of their way. $ISOTHERM_MODEL_STEPS sets the number of steps (3000).
  */
 #include "tests/disk/harness.h"
@@ -88,7 +89,9 @@ static void delete_live(struct model *m, size_t i)
 static void step_write(struct model *m, size_t slot)
 {
     uint32_t pages = 1 + (uint32_t)below(m, SPAN_PAGES_MAX);
-    while (tier_disk_free_bytes(m->rig.tier) < (int64_t)tier_disk_record_bytes(m->rig.tier, pages)) {
+    /* A checkpoint of as many blocks takes no more. */
+    while (tier_disk_free_bytes(m->rig.tier) <
+           (int64_t)tier_disk_record_bytes(m->rig.tier, RECORD_SPAN, pages)) {
         if (m->n_live == 0) {
             settle_all(m);
             if (m->n_live == 0)
@@ -98,7 +101,8 @@ static void step_write(struct model *m, size_t slot)
     }
     if (m->flight[slot].s != NULL)
         settle(m, slot);
-    m->flight[slot].s = span_make(&m->rig, m->next_number++, pages);
+    uint32_t kind = below(m, 3) == 0 ? CHECKPOINT : 0;
+    m->flight[slot].s = span_make(&m->rig, m->next_number++ | kind, pages);
     m->flight[slot].reading = m->flight[slot].deleted = false;
     span_write(m->flight[slot].s);
     if (below(m, 8) == 0) { /* at once, while it is on its way */

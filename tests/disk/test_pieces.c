@@ -1,4 +1,4 @@
-/* Pure parts against naive models: the chunk bitmap, span records, notes in rows. */
+/* Pure parts against naive models: the chunk bitmap, record headers, notes in rows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -122,25 +122,27 @@ static void test_chunks_equal_a_naive_model(void **state)
     chunks_free(&c);
 }
 
-static struct fmt_record example(uint32_t n_pages, struct fmt_record_run *runs, uint32_t *ids, uint64_t *sums)
+static struct fmt_record example(uint32_t kind, uint32_t n_pages, struct fmt_record_run *runs, uint32_t *ids,
+                                 uint64_t *sums)
 {
     for (uint32_t i = 0; i < n_pages * 16; i++)
         ids[i] = i * 7;
     for (uint32_t i = 0; i < n_pages; i++)
         sums[i] = ~(uint64_t)i;
-    uint32_t chunks = fmt_record_chunks(n_pages, 16, 5000, 65536);
+    uint32_t chunks = fmt_record_chunks(kind, n_pages, 16, 5000, 65536);
     runs[0] = (struct fmt_record_run){.volume = 1, .first_chunk = 2, .n_chunks = 1};
     runs[1] = (struct fmt_record_run){.volume = 0, .first_chunk = 9, .n_chunks = chunks - 1};
     return (struct fmt_record){.store_uuid = {1},
                                .id_nonce = 5,
                                .id_sequence = 6,
-                               .kind = FMT_RECORD_SPAN,
+                               .kind = kind,
                                .key = {7, 8},
                                .parent = {9, 10},
                                .fingerprint = {11},
                                .tenant = {12},
                                .purge_epoch = 13,
                                .first_position = 32,
+                               .flags = kind == FMT_RECORD_CHECKPOINT ? 2 : 0,
                                .n_pages = n_pages,
                                .page_tokens = 16,
                                .page_bytes = 5000,
@@ -152,35 +154,72 @@ static struct fmt_record example(uint32_t n_pages, struct fmt_record_run *runs, 
                                .page_sums = sums};
 }
 
-static void test_record_header_round_trips(void **state)
+static void round_trip(uint32_t kind, uint32_t n)
 {
-    (void)state;
     static uint32_t ids[100 * 16];
     static uint64_t sums[100], words[FMT_RECORD_HEADER_MAX / 8];
     struct fmt_record_run runs[2];
+    size_t n_ids = kind == FMT_RECORD_SPAN ? n * 16 : 16;
+    struct fmt_record r = example(kind, n, runs, ids, sums), back;
+    size_t bytes = fmt_record_header_bytes(kind, n, 16, 5000, 65536);
+    assert_int_equal(bytes % 4096, 0);
+    assert_int_equal(fmt_record_n_ids(kind, n, 16), n_ids);
+    assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_OK);
+    assert_int_equal(fmt_record_decode(words, bytes, &back), FMT_RECORD_OK);
+    assert_int_equal(back.kind, kind);
+    assert_int_equal(back.flags, r.flags);
+    assert_int_equal(back.id_nonce, 5);
+    assert_int_equal(back.id_sequence, 6);
+    assert_int_equal(back.parent[1], 10);
+    assert_int_equal(back.created_unix, -14);
+    assert_int_equal(back.first_position, 32);
+    assert_int_equal(back.header_bytes, bytes);
+    assert_int_equal(back.n_chunks, fmt_record_chunks(kind, n, 16, 5000, 65536));
+    assert_memory_equal(back.ids, ids, n_ids * 4);
+    assert_memory_equal(back.page_sums, sums, n * 8);
+    assert_memory_equal(back.runs, runs, sizeof runs);
+    struct fmt_record row;
+    assert_int_equal(fmt_record_row_bytes(&r), 256 + 2 * 12 + n_ids * 4);
+    assert_int_equal(fmt_record_row_decode(words, fmt_record_row_bytes(&r), &row), FMT_RECORD_OK);
+    assert_memory_equal(row.ids, ids, n_ids * 4);
+    assert_int_equal(fmt_record_row_decode(words, fmt_record_row_bytes(&r) - 1, &row), FMT_RECORD_ESIZE);
+    assert_int_equal(fmt_record_decode(words, bytes - 1, &back), FMT_RECORD_ESIZE);
+    uint64_t at = random_below(bytes * 8);
+    ((uint8_t *)words)[at / 8] ^= (uint8_t)(1u << at % 8);
+    assert_int_not_equal(fmt_record_decode(words, bytes, &back), FMT_RECORD_OK);
+}
+
+static void test_record_header_round_trips(void **state)
+{
+    (void)state;
     for (uint32_t n = 9; n <= 100; n += 7) {
-        struct fmt_record r = example(n, runs, ids, sums), back;
-        size_t bytes = fmt_record_header_bytes(n, 16, 5000, 65536);
-        assert_int_equal(bytes % 4096, 0);
-        assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_OK);
-        assert_int_equal(fmt_record_decode(words, bytes, &back), FMT_RECORD_OK);
-        assert_int_equal(back.id_nonce, 5);
-        assert_int_equal(back.id_sequence, 6);
-        assert_int_equal(back.parent[1], 10);
-        assert_int_equal(back.created_unix, -14);
-        assert_int_equal(back.first_position, 32);
-        assert_memory_equal(back.ids, ids, n * 16 * 4);
-        assert_memory_equal(back.page_sums, sums, n * 8);
-        assert_memory_equal(back.runs, runs, sizeof runs);
-        struct fmt_record row;
-        assert_int_equal(fmt_record_row_decode(words, fmt_record_row_bytes(&r), &row), FMT_RECORD_OK);
-        assert_memory_equal(row.ids, ids, n * 16 * 4);
-        assert_int_equal(fmt_record_row_decode(words, fmt_record_row_bytes(&r) - 1, &row), FMT_RECORD_ESIZE);
-        assert_int_equal(fmt_record_decode(words, bytes - 1, &back), FMT_RECORD_ESIZE);
-        uint64_t at = random_below(bytes * 8);
-        ((uint8_t *)words)[at / 8] ^= (uint8_t)(1u << at % 8);
-        assert_int_not_equal(fmt_record_decode(words, bytes, &back), FMT_RECORD_OK);
+        round_trip(FMT_RECORD_SPAN, n);
+        round_trip(FMT_RECORD_CHECKPOINT, n);
     }
+}
+
+/* The sizes that real models have, and far beyond, in chunks of 256 KiB: blocks of 48 KiB and 192 KiB. */
+static void test_headers_of_large_checkpoints_fit_a_chunk(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n;
+        uint64_t page, header;
+    } sizes[] = {{160, 48 << 10, 4096},
+                 {100, 192 << 10, 4096},
+                 {800, 192 << 10, 16384},
+                 {10000, 192 << 10, 42 * 4096},
+                 {20000, 48 << 10, 51 * 4096}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t header =
+            fmt_record_header_bytes(FMT_RECORD_CHECKPOINT, sizes[i].n, 16, sizes[i].page, 256 << 10);
+        uint64_t chunks = fmt_record_chunks(FMT_RECORD_CHECKPOINT, sizes[i].n, 16, sizes[i].page, 256 << 10);
+        assert_int_equal(chunks, (header + sizes[i].n * sizes[i].page + (256 << 10) - 1) / (256 << 10));
+        uint64_t need = 256 + 12 * chunks + 64 + 8 * sizes[i].n + 8;
+        assert_true(header >= need && header < need + 2 * 4096);
+        assert_int_equal(header, sizes[i].header);
+    }
+    assert_int_equal(fmt_record_header_bytes(FMT_RECORD_CHECKPOINT, 600, 16, 4096, 4096), 0);
 }
 
 static void test_encoder_refuses_what_a_reader_would(void **state)
@@ -189,27 +228,39 @@ static void test_encoder_refuses_what_a_reader_would(void **state)
     static uint32_t ids[20 * 16];
     static uint64_t sums[20], words[FMT_RECORD_HEADER_MAX / 8];
     struct fmt_record_run runs[2];
-    size_t bytes = fmt_record_header_bytes(20, 16, 5000, 65536);
-    struct fmt_record r = example(20, runs, ids, sums);
-    r.kind = 2;
+    size_t bytes = fmt_record_header_bytes(FMT_RECORD_SPAN, 20, 16, 5000, 65536);
+    struct fmt_record r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
+    r.kind = 3;
+    assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_ESIZE);
+    r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
+    r.flags = 1;
     assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_EFIELD);
-    r = example(20, runs, ids, sums);
+    r = example(FMT_RECORD_CHECKPOINT, 20, runs, ids, sums);
+    r.flags = 4;
+    size_t small = fmt_record_header_bytes(FMT_RECORD_CHECKPOINT, 20, 16, 5000, 65536);
+    assert_int_equal(fmt_record_encode(&r, words, small), FMT_RECORD_EFIELD);
+    r = example(FMT_RECORD_CHECKPOINT, 20, runs, ids, sums);
+    r.first_position = 0;
+    assert_int_equal(fmt_record_encode(&r, words, small), FMT_RECORD_EFIELD);
+    r.first_position = UINT32_MAX - 15;
+    assert_int_equal(fmt_record_encode(&r, words, small), FMT_RECORD_OK);
+    r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
     r.first_position = 33;
     assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_EFIELD);
     r.first_position = UINT32_MAX - 15;
     assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_EFIELD);
-    r = example(20, runs, ids, sums);
+    r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
     runs[1].n_chunks++;
     assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_EFIELD);
-    r = example(20, runs, ids, sums);
+    r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
     runs[0].first_chunk = UINT32_MAX;
     assert_int_equal(fmt_record_encode(&r, words, bytes), FMT_RECORD_EFIELD);
-    r = example(20, runs, ids, sums);
+    r = example(FMT_RECORD_SPAN, 20, runs, ids, sums);
     assert_int_equal(fmt_record_encode(&r, words, bytes + 4096), FMT_RECORD_ESIZE);
-    assert_int_equal(fmt_record_header_bytes(0, 16, 5000, 65536), 0);
-    assert_int_equal(fmt_record_header_bytes(1, 16, 5000, 65535), 0);
-    assert_int_equal(fmt_record_header_bytes(1, 16, 0, 65536), 0);
-    assert_int_equal(fmt_record_header_bytes(UINT32_MAX, 1024, 1 << 30, 65536), 0);
+    assert_int_equal(fmt_record_header_bytes(FMT_RECORD_SPAN, 0, 16, 5000, 65536), 0);
+    assert_int_equal(fmt_record_header_bytes(FMT_RECORD_SPAN, 1, 16, 5000, 65535), 0);
+    assert_int_equal(fmt_record_header_bytes(FMT_RECORD_SPAN, 1, 16, 0, 65536), 0);
+    assert_int_equal(fmt_record_header_bytes(FMT_RECORD_SPAN, UINT32_MAX, 1024, 1 << 30, 65536), 0);
 }
 
 static void test_pages_per_span_is_the_most_that_fit(void **state)
@@ -226,8 +277,10 @@ static void test_pages_per_span_is_the_most_that_fit(void **state)
             fmt_record_pages_per_span(shapes[i].span, shapes[i].tokens, shapes[i].page, shapes[i].chunk);
         assert_true(n >= 1);
         uint64_t stride = fmt_record_stride(shapes[i].page);
-        uint64_t header = fmt_record_header_bytes(n, shapes[i].tokens, shapes[i].page, shapes[i].chunk);
-        uint64_t more = fmt_record_header_bytes(n + 1, shapes[i].tokens, shapes[i].page, shapes[i].chunk);
+        uint64_t header =
+            fmt_record_header_bytes(FMT_RECORD_SPAN, n, shapes[i].tokens, shapes[i].page, shapes[i].chunk);
+        uint64_t more = fmt_record_header_bytes(FMT_RECORD_SPAN, n + 1, shapes[i].tokens, shapes[i].page,
+                                                shapes[i].chunk);
         if (n > 1)
             assert_true(header + n * stride <= shapes[i].span);
         assert_true(more == 0 || more + (n + 1) * stride > shapes[i].span);
@@ -283,7 +336,7 @@ static void test_a_row_carries_notes_behind_the_header(void **state)
     uint8_t list[64];
     struct fmt_record_run runs[2];
     struct fmt_note note = {.key = {1, 2}, .data = "abc", .len = 3}, got;
-    struct fmt_record r = example(9, runs, ids, sums), back;
+    struct fmt_record r = example(FMT_RECORD_SPAN, 9, runs, ids, sums), back;
     size_t bare = fmt_record_row_bytes(&r), at = 0;
     r.notes = list;
     r.notes_bytes = fmt_notes_add(&note, list, 0);
@@ -300,7 +353,7 @@ static void test_a_row_carries_notes_behind_the_header(void **state)
     assert_int_equal(fmt_record_row_decode(words, bare, &back), FMT_RECORD_OK);
     assert_int_equal(back.n_notes, 0);
     /* A header has none, so that a row made from it has none either. */
-    size_t header_bytes = fmt_record_header_bytes(9, 16, 5000, 65536);
+    size_t header_bytes = fmt_record_header_bytes(FMT_RECORD_SPAN, 9, 16, 5000, 65536);
     assert_true(header_bytes <= sizeof words);
     assert_int_equal(fmt_record_encode(&r, words, header_bytes), FMT_RECORD_OK);
     assert_int_equal(fmt_record_decode(words, header_bytes, &back), FMT_RECORD_OK);
@@ -312,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_equal_a_naive_model),
         cmocka_unit_test(test_record_header_round_trips),
+        cmocka_unit_test(test_headers_of_large_checkpoints_fit_a_chunk),
         cmocka_unit_test(test_encoder_refuses_what_a_reader_would),
         cmocka_unit_test(test_pages_per_span_is_the_most_that_fit),
         cmocka_unit_test(test_page_sums_depend_on_place_and_owner),

@@ -105,7 +105,7 @@ static void test_deleted_span_is_gone_and_its_room_free(void **state)
     rig_open(&r);
     int64_t before = tier_disk_free_bytes(r.tier);
     struct record_id id = put(&r, 1, 20);
-    assert_int_equal(before - tier_disk_free_bytes(r.tier), tier_disk_record_bytes(r.tier, 20));
+    assert_int_equal(before - tier_disk_free_bytes(r.tier), tier_disk_record_bytes(r.tier, RECORD_SPAN, 20));
     tier_disk_delete(r.tier, id);
     tier_disk_delete(r.tier, id);
     assert_int_equal(before, tier_disk_free_bytes(r.tier));
@@ -127,7 +127,7 @@ static void test_write_waits_for_room_of_deletes(void **state)
     enum { N = 400 };
     struct record_id ids[N] = {{0, 0}};
     uint32_t n = 0, oldest = 0;
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     while (n < N && tier_disk_free_bytes(r.tier) >= (int64_t)bytes) {
         ids[n] = put(&r, n, 12);
         n++;
@@ -187,7 +187,7 @@ static unsigned rows_of(const struct rig *r, enum catalog_kind kind)
     char err[256];
     unsigned n = 0;
     assert_int_equal(catalog_open(r->dir, true, 1 << 20, &c, err, sizeof err), CS_OK);
-    assert_int_equal(catalog_scan(c, kind, false, count_row, &n), CS_OK);
+    assert_int_equal(catalog_scan(c, kind, count_row, &n), CS_OK);
     catalog_close(c);
     return n;
 }
@@ -258,7 +258,7 @@ static void test_later_notes_live_with_their_span(void **state)
     tier_disk_delete(r.tier, other); /* with both rows of its notes, which were there before this open */
     rig_close(&r);
     assert_int_equal(rows_of(&r, CATALOG_NOTES), 0);
-    assert_int_equal(rows_of(&r, CATALOG_SPAN), 1);
+    assert_int_equal(rows_of(&r, CATALOG_RECORD), 1);
     rig_open(&r);
     assert_int_equal(r.n_notes_seen, 0);
     rig_destroy(&r);
@@ -355,7 +355,7 @@ static void test_foreign_records_stay_until_room_is_needed(void **state)
     struct rig r;
     rig_init_in_memory(&r, true);
     rig_open(&r);
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     int64_t all = tier_disk_free_bytes(r.tier);
     uint32_t n = 0;
     while (tier_disk_free_bytes(r.tier) >= (int64_t)(2 * bytes)) {
@@ -468,7 +468,7 @@ static void test_foreign_records_leave_a_lowered_budget(void **state)
     struct rig r;
     rig_init_in_memory(&r, true);
     rig_open(&r);
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     uint32_t n = 0;
     while (tier_disk_free_bytes(r.tier) >= (int64_t)bytes)
         put(&r, n++, 12);
@@ -515,7 +515,7 @@ static void test_foreign_parents_leave_after_their_children(void **state)
     span_write(root);
     tier_disk_kick(r.tier);
     assert_int_equal(span_wait(root), TIER_OK);
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     uint32_t n = 1;
     for (; tier_disk_free_bytes(r.tier) >= (int64_t)(2 * bytes); n++)
         put_child(&r, n, root, n % 12, 2000 + n);
@@ -541,7 +541,7 @@ static void test_lowered_budget_gives_room_back(void **state)
     struct rig r;
     rig_init_in_memory(&r, true);
     rig_open(&r);
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     uint32_t n = 0;
     while (tier_disk_free_bytes(r.tier) >= (int64_t)bytes)
         put(&r, n++, 12);
@@ -616,7 +616,7 @@ static void test_failed_write_costs_its_chunks_until_the_next_open(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_true(n_ok > 0 && n_failed > 0);
     assert_int_equal(rig_stats(&r).io_errors, n_failed);
-    uint64_t bytes = tier_disk_record_bytes(r.tier, 12);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
     assert_int_equal(tier_disk_free_bytes(r.tier), all - (int64_t)((1 + N) * bytes));
     assert_int_equal(get(&r, first, 1, 12), TIER_OK);
     put(&r, 2, 12);

@@ -1,6 +1,7 @@
 /*
- * Span record headers on any bytes, as they are and with their checksum put right, since no mutation finds a
- * checksum. What decodes is read to its ends, and encoding it again must give the same bytes.
+ * Headers of spans and checkpoints on any bytes, as they are and with their checksum put right, since no
+ * mutation finds a checksum. What decodes is read to its ends, and encoding it again must give the same
+ * bytes.
  */
 #include "formats/note_row.h"
 #include "formats/record.h"
@@ -24,7 +25,7 @@ static void walk(const struct fmt_record *r)
     uint64_t sum = 0, chunks = 0;
     for (uint32_t i = 0; i < r->n_runs; i++)
         chunks += r->runs[i].n_chunks;
-    for (uint32_t i = 0; i < r->n_pages * r->page_tokens; i++)
+    for (uint64_t i = 0; i < fmt_record_n_ids(r->kind, r->n_pages, r->page_tokens); i++)
         sum += r->ids[i];
     for (uint32_t i = 0; r->page_sums != NULL && i < r->n_pages; i++)
         sum += r->page_sums[i];
@@ -37,7 +38,10 @@ static void walk(const struct fmt_record *r)
     }
     require(at == r->notes_bytes);
     sink += sum;
-    require(chunks == fmt_record_chunks(r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes));
+    require(chunks == r->n_chunks);
+    require(chunks == fmt_record_chunks(r->kind, r->n_pages, r->page_tokens, r->page_bytes, r->chunk_bytes));
+    require(r->header_bytes <= r->chunk_bytes && r->header_bytes >= FMT_RECORD_ALIGN);
+    require(r->kind == FMT_RECORD_SPAN ? r->flags == 0 : r->first_position >= r->page_tokens);
 }
 
 /* The row of r, made anew, against the bytes it was decoded from. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seeds that are not files of other tests: FOLDER/record holds span record headers and catalogue rows of small geometries,
+"""Seeds that are not files of other tests: FOLDER/record holds headers of spans and checkpoints and their catalogue rows, of small geometries,
 FOLDER/notes notes of catalogue rows, FOLDER/tokenizer texts behind a byte that chooses the pre-tokenizer.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
@@ -18,16 +18,21 @@ def round_up(value, unit):
     return (value + unit - 1) // unit * unit
 
 
-def row(n_pages, page_tokens, page_bytes, chunk_bytes, runs=None):
+SPAN, CHECKPOINT = 1, 2
+
+
+def row(n_pages, page_tokens, page_bytes, chunk_bytes, runs=None, kind=SPAN):
     """The row of a record whose header takes one 4,096-byte block; its checksum is put right by the fuzz target."""
     chunks = round_up(ALIGN + n_pages * round_up(page_bytes, ALIGN), chunk_bytes) // chunk_bytes
     runs = runs or [(0, 7, chunks)]
-    fixed = struct.pack("<8sII16sQQIIQ", b"IsoSpan\n", 1, ALIGN, b"u" * 16, 11, 22, 1, chunk_bytes, 3)
+    fixed = struct.pack("<8sII16sQQIIQ", b"Isotherm", 2, ALIGN, b"u" * 16, 11, 22, kind, chunk_bytes, 3)
     fixed += struct.pack("<QQQQ32s16s", 1, 2, 3, 4, b"f" * 32, b"t" * 16)
-    fixed += struct.pack("<IIIIQq80s", 0, n_pages, page_tokens, len(runs), page_bytes, 1_700_000_000, b"")
+    position, boundary = (3 * page_tokens, 2) if kind == CHECKPOINT else (0, 0)
+    fixed += struct.pack("<IIIIQqI76s", position, n_pages, page_tokens, len(runs), page_bytes, 1_700_000_000, boundary, b"")
+    n_ids = page_tokens if kind == CHECKPOINT else n_pages * page_tokens
     assert len(fixed) == 256
     out = fixed + b"".join(struct.pack("<III", *run) for run in runs)
-    return out + b"".join(struct.pack("<I", i) for i in range(n_pages * page_tokens))
+    return out + b"".join(struct.pack("<I", i) for i in range(n_ids))
 
 
 def notes(*contents):
@@ -47,6 +52,8 @@ def main():
         "one-page": row(1, 4, 100, 65536),
         "three-pages": row(3, 4, 5000, 4096, [(0, 1, 3), (0, 9, 2), (1, 0, 2)]),
         "many-tokens": row(2, 256, 4096, 262144),
+        "checkpoint": row(70, 16, 4096, 65536, kind=CHECKPOINT),
+        "checkpoint-in-pieces": row(3, 4, 5000, 4096, [(0, 1, 3), (0, 9, 2), (1, 0, 2)], kind=CHECKPOINT),
         "with-notes": row(1, 4, 100, 65536) + notes(b"abc", b""),
     }
     write(os.path.join(folder, "record"), {f"{name}.row": data for name, data in rows.items()})
