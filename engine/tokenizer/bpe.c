@@ -1,13 +1,14 @@
 /*
- * Byte pair encoding of one word.
+ * Byte pair encoding: the merging of symbols, for both kinds of vocabulary, and words of a byte-level one.
  *
- * The word starts as one symbol a byte. The pair with the lowest rank, the leftmost among equals, is merged
- * until no pair is in the table. Symbols are a linked list and pairs wait in a binary heap; an entry whose
- * rank is no longer the pair's is stale and skipped. Each merge pushes at most two pairs, so n bytes cost
- * O(n log n) however long the word is.
+ * The pair with the lowest rank, the leftmost among equals, is merged until no pair may be. Symbols are a
+ * linked list and pairs wait in a binary heap; an entry whose rank is no longer the pair's is stale and
+ * skipped. (One that is stale and has the rank of the pair there is now is as good as that pair's own entry.)
+ * Each merge pushes at most two pairs, so n symbols cost O(n log n) however long the word is.
  *
- * A byte without a token is left out before merging, so its neighbours meet: this is what the Hugging Face
- * tokenizers library does when a vocabulary has no unknown token.
+ * A byte-level word starts as one symbol a byte. A byte without a token is left out before merging, so its
+ * neighbours meet: this is what the Hugging Face tokenizers library does when a vocabulary has no unknown
+ * token.
  */
 #include "engine/tokenizer/internal.h"
 #include <stdlib.h>
@@ -38,7 +39,7 @@ const struct merge *merge_find(const struct eng_tokenizer *t, uint32_t left, uin
 
 /* Room for a word of n symbols: fewer than n pairs at first, and each of the fewer than n merges takes its
  * own pair out and puts at most two in. */
-static int reserve(struct bpe_scratch *s, size_t n)
+int bpe_reserve(struct bpe_scratch *s, size_t n)
 {
     if (n <= s->cap_symbols)
         return ENG_OK;
@@ -90,46 +91,36 @@ static uint64_t heap_pop(struct bpe_scratch *s)
 }
 
 /* Looks up the pair that starts at symbol i and queues it. */
-static void offer(const struct eng_tokenizer *t, struct bpe_scratch *s, uint32_t i)
+static void offer(const struct eng_tokenizer *t, struct bpe_scratch *s, bpe_look_up look_up, uint32_t i)
 {
     struct bpe_symbol *a = &s->symbols[i];
     a->rank = TOKEN_NONE;
     if (a->next == TOKEN_NONE)
         return;
     s->work++;
-    const struct merge *m = merge_find(t, a->id, s->symbols[a->next].id);
-    if (m == NULL)
+    struct bpe_pair pair = look_up(t, s, i);
+    if (pair.rank == TOKEN_NONE)
         return;
-    a->rank = m->rank;
-    a->product = m->product;
-    heap_push(s, (uint64_t)m->rank << 32 | i);
+    a->rank = pair.rank;
+    a->product = pair.product;
+    heap_push(s, (uint64_t)pair.rank << 32 | i);
 }
 
-int bpe_word(const struct eng_tokenizer *t, struct bpe_scratch *s, const uint8_t *word, size_t len,
-             struct eng_ids *out)
+void bpe_add_symbol(struct bpe_scratch *s, uint32_t index, uint32_t id, uint32_t at)
 {
-    if (t->pre->ignore_merges) {
-        uint32_t id = text_table_find(&t->words, t->pieces, (struct bytes){(const char *)word, len});
-        if (id != TOKEN_NONE)
-            return eng_ids_add(out, &id, 1);
-    }
-    int rc = reserve(s, len);
-    if (rc != ENG_OK)
-        return rc;
-    uint32_t n = 0;
-    for (size_t i = 0; i < len; i++) {
-        uint32_t id = t->byte_ids[word[i]];
-        if (id == TOKEN_NONE)
-            continue;
-        s->symbols[n] = (struct bpe_symbol){id, n + 1, n > 0 ? n - 1 : TOKEN_NONE, TOKEN_NONE, 0};
-        n++;
-    }
-    if (n == 0)
-        return ENG_OK;
+    s->symbols[index] = (struct bpe_symbol){.id = id,
+                                            .at = at,
+                                            .next = index + 1,
+                                            .previous = index > 0 ? index - 1 : TOKEN_NONE,
+                                            .rank = TOKEN_NONE};
+}
+
+void bpe_merge(const struct eng_tokenizer *t, struct bpe_scratch *s, uint32_t n, bpe_look_up look_up)
+{
     s->symbols[n - 1].next = TOKEN_NONE;
     s->n_heap = 0;
     for (uint32_t i = 0; i + 1 < n; i++)
-        offer(t, s, i);
+        offer(t, s, look_up, i);
 
     while (s->n_heap > 0) {
         uint64_t top = heap_pop(s);
@@ -143,11 +134,37 @@ int bpe_word(const struct eng_tokenizer *t, struct bpe_scratch *s, const uint8_t
         b->rank = TOKEN_NONE; /* whatever waits for b is stale */
         if (a->next != TOKEN_NONE)
             s->symbols[a->next].previous = i;
-        offer(t, s, i);
+        offer(t, s, look_up, i);
         if (a->previous != TOKEN_NONE)
-            offer(t, s, a->previous);
+            offer(t, s, look_up, a->previous);
     }
+}
 
+static struct bpe_pair merge_of_ids(const struct eng_tokenizer *t, struct bpe_scratch *s, uint32_t left)
+{
+    const struct bpe_symbol *a = &s->symbols[left];
+    const struct merge *m = merge_find(t, a->id, s->symbols[a->next].id);
+    return m != NULL ? (struct bpe_pair){m->rank, m->product} : (struct bpe_pair){TOKEN_NONE, 0};
+}
+
+int bpe_word(const struct eng_tokenizer *t, struct bpe_scratch *s, const uint8_t *word, size_t len,
+             struct eng_ids *out)
+{
+    if (t->pre->ignore_merges) {
+        uint32_t id = text_table_find(&t->words, t->pieces, (struct bytes){(const char *)word, len});
+        if (id != TOKEN_NONE)
+            return eng_ids_add(out, &id, 1);
+    }
+    int rc = bpe_reserve(s, len);
+    if (rc != ENG_OK)
+        return rc;
+    uint32_t n = 0;
+    for (size_t i = 0; i < len; i++)
+        if (t->byte_ids[word[i]] != TOKEN_NONE)
+            bpe_add_symbol(s, n++, t->byte_ids[word[i]], 0);
+    if (n == 0)
+        return ENG_OK;
+    bpe_merge(t, s, n, merge_of_ids);
     for (uint32_t i = 0; i != TOKEN_NONE; i = s->symbols[i].next) {
         rc = eng_ids_add(out, &s->symbols[i].id, 1);
         if (rc != ENG_OK)
@@ -160,5 +177,6 @@ void bpe_scratch_free(struct bpe_scratch *s)
 {
     free(s->symbols);
     free(s->heap);
+    free(s->unused);
     *s = (struct bpe_scratch){0};
 }

@@ -16,7 +16,8 @@ struct renderer {
     const struct eng_tokenizer *t;
     const struct eng_chat_memo *memo;
     struct eng_rendered *out;
-    struct text run; /* reused from message to message */
+    struct text run;                 /* reused from message to message */
+    bool system_seen, behind_system; /* a system part; something that is none */
 };
 
 /* ---- proof ------------------------------------------------------------------------------------------- */
@@ -54,12 +55,15 @@ static bool ids_spell(const struct eng_tokenizer *t, const uint32_t *ids, size_t
 
 /* ---- rendering --------------------------------------------------------------------------------------- */
 
-static int add_boundary(struct renderer *r, int32_t message)
+static int add_boundary(struct renderer *r, int32_t message, bool is_system)
 {
     struct eng_rendered *out = r->out;
     if (out->ids.n > UINT32_MAX / 2)
         return ENG_ENOMEM;
-    out->boundaries[out->n_boundaries++] = (struct eng_boundary){(uint32_t)out->ids.n, message};
+    bool ends_system = !is_system && r->system_seen && !r->behind_system;
+    out->boundaries[out->n_boundaries++] = (struct eng_boundary){(uint32_t)out->ids.n, message, ends_system};
+    r->system_seen |= is_system;
+    r->behind_system |= !is_system;
     return ENG_OK;
 }
 
@@ -97,11 +101,12 @@ static int add_run(struct renderer *r)
 }
 
 /* A message up to its run: boundary, start token and role; r->run gets the header. */
-static int open_message(struct renderer *r, const char *role, int32_t message)
+static int open_message(struct renderer *r, enum eng_role kind, int32_t message)
 {
     const struct eng_chat_template *c = r->c;
+    const char *role = kind == ENG_ROLE_ASSISTANT && c->assistant != NULL ? c->assistant : role_names[kind];
     r->run.len = 0;
-    int rc = add_boundary(r, message);
+    int rc = add_boundary(r, message, kind == ENG_ROLE_SYSTEM);
     if (rc == ENG_OK)
         rc = add_token(r, c->start);
     if (rc == ENG_OK)
@@ -122,7 +127,8 @@ static int add_bos(struct renderer *r)
     if (r->c->bos != NULL)
         return add_token(r, r->c->bos);
     uint32_t bos = eng_tokenizer_bos(r->t);
-    if (!eng_tokenizer_add_bos(r->t) || bos == eng_tokenizer_special(r->t, r->c->start))
+    bool wanted = r->c->file_bos || eng_tokenizer_add_bos(r->t);
+    if (!wanted || bos == eng_tokenizer_special(r->t, r->c->start))
         return ENG_OK;
     return eng_ids_add(&r->out->ids, &bos, 1);
 }
@@ -130,7 +136,7 @@ static int add_bos(struct renderer *r)
 static int add_default_system(struct renderer *r)
 {
     const struct eng_chat_template *c = r->c;
-    int rc = open_message(r, role_names[ENG_ROLE_SYSTEM], -1);
+    int rc = open_message(r, ENG_ROLE_SYSTEM, -1);
     if (rc == ENG_OK && c->system_prefix != NULL)
         rc = text_add(&r->run, c->system_prefix, strlen(c->system_prefix));
     if (rc == ENG_OK)
@@ -144,9 +150,14 @@ static int add_message(struct renderer *r, const struct eng_message *messages, s
                        size_t last_query, size_t i)
 {
     const struct eng_chat_template *c = r->c;
-    int rc = open_message(r, role_names[messages[i].role], (int32_t)i);
+    const bool with_system = c->turns && i == 1 && messages[0].role == ENG_ROLE_SYSTEM;
+    int rc = open_message(r, messages[i].role, with_system ? 0 : (int32_t)i);
     if (rc == ENG_OK && i == 0 && messages[i].role == ENG_ROLE_SYSTEM && c->system_prefix != NULL)
         rc = text_add(&r->run, c->system_prefix, strlen(c->system_prefix));
+    if (rc == ENG_OK && with_system)
+        rc = text_add(&r->run, messages[0].content, messages[0].len);
+    if (rc == ENG_OK && with_system)
+        rc = text_add(&r->run, "\n\n", 2);
     if (rc == ENG_OK)
         rc = chat_content(c, messages, n_messages, last_query, i, &r->run);
     if (rc == ENG_OK)
@@ -156,7 +167,7 @@ static int add_message(struct renderer *r, const struct eng_message *messages, s
 
 static int add_reply_header(struct renderer *r, size_t n_messages)
 {
-    int rc = open_message(r, role_names[ENG_ROLE_ASSISTANT], (int32_t)n_messages);
+    int rc = open_message(r, ENG_ROLE_ASSISTANT, (int32_t)n_messages);
     r->out->reply_run = r->out->ids.n;
     return rc == ENG_OK ? eng_tokenizer_encode(r->t, r->run.data, r->run.len, false, &r->out->ids) : rc;
 }
@@ -168,12 +179,13 @@ static int render(struct renderer *r, const struct eng_message *messages, size_t
     if (rc == ENG_OK && r->c->default_system != NULL && messages[0].role != ENG_ROLE_SYSTEM)
         rc = add_default_system(r);
     size_t last_query = chat_last_query(messages, n_messages);
-    for (size_t i = 0; i < n_messages && rc == ENG_OK; i++)
+    size_t first = r->c->turns && messages[0].role == ENG_ROLE_SYSTEM ? 1 : 0;
+    for (size_t i = first; i < n_messages && rc == ENG_OK; i++)
         rc = add_message(r, messages, n_messages, last_query, i);
     r->out->reply_run = r->out->ids.n;
     if (rc == ENG_OK && add_generation)
         rc = add_reply_header(r, n_messages);
-    return rc == ENG_OK ? add_boundary(r, (int32_t)n_messages) : rc;
+    return rc == ENG_OK ? add_boundary(r, (int32_t)n_messages, false) : rc;
 }
 
 static int refuse(char *err, size_t err_len, const char *why)
@@ -181,6 +193,18 @@ static int refuse(char *err, size_t err_len, const char *why)
     if (err_len > 0)
         snprintf(err, err_len, "%s", why);
     return ENG_EINVAL;
+}
+
+/* What a template of turns forbids; NULL: nothing. */
+static const char *fault_of_turns(const struct eng_message *messages, size_t n_messages)
+{
+    size_t first = messages[0].role == ENG_ROLE_SYSTEM ? 1 : 0;
+    if (n_messages == first)
+        return "a system message needs a user's message behind it";
+    for (size_t i = first; i < n_messages; i++)
+        if (messages[i].role != ((i - first) % 2 == 0 ? ENG_ROLE_USER : ENG_ROLE_ASSISTANT))
+            return "Conversation roles must alternate user/assistant/user/assistant/...";
+    return NULL;
 }
 
 int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenizer *t,
@@ -195,6 +219,9 @@ int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenize
     for (size_t i = 0; i < n_messages; i++)
         if ((unsigned)messages[i].role > ENG_ROLE_ASSISTANT)
             return refuse(err, err_len, "a message has an unknown role");
+    const char *fault = c->turns ? fault_of_turns(messages, n_messages) : NULL;
+    if (fault != NULL)
+        return refuse(err, err_len, fault);
     struct renderer r = {.c = c, .t = t, .memo = memo, .out = out};
     out->boundaries = malloc((n_messages + 3) * sizeof(*out->boundaries));
     int rc = out->boundaries == NULL ? ENG_ENOMEM : render(&r, messages, n_messages, add_generation);

@@ -6,6 +6,10 @@
  *
  *   chatml, qwen*, smollm2   <|im_start|> [user\nHello] <|im_end|> \n
  *   llama3                   <|start_header_id|> user <|end_header_id|> [\n\nHello] <|eot_id|>
+ *   gemma                    <start_of_turn> [user\nBe brief.\n\nHello] <end_of_turn> \n
+ *
+ * gemma has no turn for a system message: its text stands in the first user's run, so the two messages have
+ * one run and one boundary.
  *
  * Content is never parsed for control tokens. What a template does to content (llama3 trims it, qwen3 drops
  * the think blocks of earlier turns) is done first: the run is the text that is encoded.
@@ -40,6 +44,8 @@ struct eng_boundary {
     uint32_t position; /* ids before it */
     int32_t message;   /* index of the message that starts here; -1: a default system message; n_messages: the
                           reply's header and the prompt's end */
+    bool ends_system; /* all before it is the system part, and there is one: what conversations share. At most
+                         one boundary of a prompt; none in gemma, where that end is inside a run */
 };
 
 /* Optional memo. look_up: ids[0..n) is the whole prompt up to the run, text the run about to be encoded,
@@ -62,7 +68,7 @@ const struct eng_chat_template *eng_chat_from_gguf(const struct fmt_gguf *g, con
 const char *eng_chat_name(const struct eng_chat_template *c);
 const char *eng_chat_names(void); /* "chatml, llama3, ..." for messages */
 /* The special tokens the template needs are in the vocabulary; else ENG_ENOTFOUND and err names the missing
- * one. Render needs a pair that has passed. */
+ * one (gemma needs the file to name a BOS token). Render needs a pair that has passed. */
 int eng_chat_check(const struct eng_chat_template *c, const struct eng_tokenizer *t, char *err,
                    size_t err_len);
 
@@ -76,7 +82,8 @@ struct eng_rendered {
 void eng_rendered_free(struct eng_rendered *r);
 
 /* Renders all messages and, with add_generation, the reply's header. ENG_OK; ENG_EINVAL with a message for
- * what the template forbids (no messages at all); ENG_ENOMEM. *out is written whole, empty on failure. */
+ * what the template forbids (no messages at all; gemma: users and assistants that do not take turns, a system
+ * message anywhere but in front, or one alone); ENG_ENOMEM. *out is written whole, empty on failure. */
 int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenizer *t,
                     const struct eng_message *messages, size_t n_messages, bool add_generation,
                     const struct eng_chat_memo *memo, struct eng_rendered *out, char *err, size_t err_len);
@@ -90,7 +97,7 @@ const char *eng_chat_reply_header(const struct eng_chat_template *c);
  * caller frees it) and *ids the answer: the header's ids, the longest run of sampled ids whose text lies
  * inside the returned text, and the rest of the text encoded. The key's position is prompt->reply_run.
  * ENG_ENOTFOUND: nothing to remember, because the template will not send the beginning of this reply again
- * (qwen3 drops think blocks, llama3 leading white space). ENG_ENOMEM. */
+ * (qwen3 drops think blocks, llama3 and gemma leading white space). ENG_ENOMEM. */
 int eng_chat_reply_note(const struct eng_chat_template *c, const struct eng_tokenizer *t,
                         const struct eng_rendered *prompt, const uint32_t *sampled, size_t n_sampled,
                         const char *text, size_t len, char **run, size_t *run_len, struct eng_ids *ids);

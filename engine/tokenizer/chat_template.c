@@ -21,6 +21,16 @@
 
 static const struct eng_chat_template templates[] = {
     {.name = "chatml", CHATML},
+    {.name = "gemma",
+     .file_bos = true,
+     .turns = true,
+     .assistant = "model",
+     .start = "<start_of_turn>",
+     .separator = "\n",
+     .end = "<end_of_turn>",
+     .after = "\n",
+     .reply_header = "model\n",
+     .rule = CONTENT_TRIM},
     {.name = "llama3", LLAMA3},
     /* The template puts today's date here where its host can tell it; the prefix would change each day. This
      * is the date that it falls back to. */
@@ -49,7 +59,7 @@ const struct eng_chat_template *eng_chat_by_name(const char *name)
 
 const char *eng_chat_names(void)
 {
-    return "chatml, llama3, llama3.1, qwen2, qwen2.5, qwen3, smollm2";
+    return "chatml, gemma, llama3, llama3.1, qwen2, qwen2.5, qwen3, smollm2";
 }
 
 const char *eng_chat_name(const struct eng_chat_template *c)
@@ -72,6 +82,11 @@ int eng_chat_check(const struct eng_chat_template *c, const struct eng_tokenizer
         if (err_len > 0)
             snprintf(err, err_len, "chat template %s needs the token %s, which the vocabulary lacks", c->name,
                      needed[i]);
+        return ENG_ENOTFOUND;
+    }
+    if (c->file_bos && eng_tokenizer_bos(t) == UINT32_MAX) {
+        if (err_len > 0)
+            snprintf(err, err_len, "chat template %s needs a BOS token, and the file names none", c->name);
         return ENG_ENOTFOUND;
     }
     return ENG_OK;
@@ -116,8 +131,38 @@ static bool no_default_system(const char *text)
     return true;
 }
 
-static const char *recognise(const char *text)
+/* Gemma's files differ in what follows the system text, one line end or two, which normalising has taken
+ * away. Two, written either way, is what is rendered here. */
+static bool gemma_gap_is_an_empty_line(struct fmt_str s)
 {
+    static const char name[] = "first_user_prefix";
+    const char *end = s.data + s.len, *p = memmem(s.data, s.len, name, sizeof(name) - 1);
+    unsigned line_ends = 0;
+    p = p != NULL ? memchr(p, '+', (size_t)(end - p)) : NULL;
+    while (p != NULL && ++p < end && *p == ' ')
+        ;
+    if (p == NULL || p >= end || (*p != '\'' && *p != '"'))
+        return false;
+    for (char quote = *p++; p < end && *p != quote; p++) {
+        if (*p == '\\' && p + 1 < end && p[1] == 'n')
+            p++;
+        else if (*p != '\n')
+            return false;
+        line_ends++;
+    }
+    return p < end && line_ends == 2;
+}
+
+static const char *recognise(const char *text, struct fmt_str original)
+{
+    if (has(text, "<start_of_turn>"))
+        return has(text, "loop_messages=messages[1:]") && has(text, "setrole='model'") &&
+                       has(text, "'<start_of_turn>'+role+''+(first_user_prefixifloop.firstelse'')") &&
+                       has(text, "message['content']|trim") && has(text, "'<end_of_turn>'") &&
+                       has(text, "'<start_of_turn>model'") && !has(text, "tool") &&
+                       gemma_gap_is_an_empty_line(original)
+                   ? "gemma"
+                   : NULL;
     if (has(text, "<|start_header_id|>")) {
         if (!has(text, "<|end_header_id|>") || !has(text, "|trim") || !has(text, "'<|eot_id|>'"))
             return NULL;
@@ -151,7 +196,7 @@ const struct eng_chat_template *eng_chat_from_gguf(const struct fmt_gguf *g, con
     if (fmt_gguf_str(g, "tokenizer.chat_template", &s) != FMT_OK)
         return NULL;
     char *text = normalised(s);
-    const char *name = text != NULL ? recognise(text) : NULL;
+    const char *name = text != NULL ? recognise(text, s) : NULL;
     free(text);
     const struct eng_chat_template *c = name != NULL ? eng_chat_by_name(name) : NULL;
     return c != NULL && eng_chat_check(c, t, err, sizeof(err)) == ENG_OK ? c : NULL;

@@ -4,7 +4,7 @@
     python3 engine/tokenizer/make_unicode.py > engine/tokenizer/unicode_table.c
 
 The versions are pinned to what the Hugging Face tokenizers library (0.23) has, checked on every code point by
-tests/tokenizer/compare_hf.py: the regular expressions' \\p{L} and \\p{N} are Unicode 16.0.0's; its Digits
+tests/tokenizer/compare_hf.py: the regular expressions' \\p{L}, \\p{M} and \\p{N} are Unicode 16.0.0's; its Digits
 pre-tokenizer, which smollm uses to isolate digits, asks Rust's standard library, which is at 17.0.0. Both come
 from the PyPI package unicodedata2 (its version is Unicode's), installed into a temporary folder by pip.
 """
@@ -15,7 +15,7 @@ import tempfile
 
 PATTERN_VERSION = "16.0.0"
 DIGITS_VERSION = "17.0.0"
-LETTER, NUMBER, SPACE, DIGIT = 1, 2, 4, 8
+LETTER, NUMBER, SPACE, DIGIT, MARK = 1, 2, 4, 8, 16
 
 
 def categories(version):
@@ -37,7 +37,7 @@ def classes():
     for c in range(0x110000):
         white = patterns[c][0] == "Z" or 9 <= c <= 13 or c == 0x85
         yield (LETTER * (patterns[c][0] == "L") + NUMBER * (patterns[c][0] == "N") + SPACE * white
-               + DIGIT * (digits[c][0] == "N"))
+               + DIGIT * (digits[c][0] == "N") + MARK * (patterns[c][0] == "M"))
 
 
 def main():

@@ -32,6 +32,7 @@ static const struct pretok_name names[] = {
     {"deepseek-r1-qwen", PRETOK_QWEN2, false, false},
     {"stablelm2", PRETOK_QWEN2, false, false},
     {"megrez", PRETOK_QWEN2, false, false},
+    {"qwen35", PRETOK_QWEN35, false, false},
 };
 
 const struct pretok_name *pretok_find(const char *name, size_t len)
@@ -60,17 +61,28 @@ static struct character at(const uint8_t *s, size_t len, size_t pos)
     return c;
 }
 
-static bool is_other(struct character c)
+/* Neither letter (a class or several), number nor white space. */
+static bool is_other(struct character c, unsigned letter)
 {
-    return c.len > 0 && !(c.class & (UNICODE_LETTER | UNICODE_NUMBER | UNICODE_SPACE));
+    return c.len > 0 && !(c.class & (letter | UNICODE_NUMBER | UNICODE_SPACE));
 }
 
-/* End of the run of characters of this class (0: of others) that goes on at pos. */
-static size_t run_end(const uint8_t *s, size_t len, size_t pos, unsigned class)
+/* End of the run of characters of these classes that goes on at pos. */
+static size_t run_end(const uint8_t *s, size_t len, size_t pos, unsigned classes)
 {
     for (;;) {
         struct character c = at(s, len, pos);
-        if (class != 0 ? !(c.class & class) : !is_other(c))
+        if (!(c.class & classes))
+            return pos;
+        pos += c.len;
+    }
+}
+
+static size_t others_end(const uint8_t *s, size_t len, size_t pos, unsigned letter)
+{
+    for (;;) {
+        struct character c = at(s, len, pos);
+        if (!is_other(c, letter))
             return pos;
         pos += c.len;
     }
@@ -115,8 +127,8 @@ static size_t word_gpt2(const uint8_t *s, size_t len)
         return run_end(s, len, start, UNICODE_LETTER);
     if (c.class & UNICODE_NUMBER)
         return run_end(s, len, start, UNICODE_NUMBER);
-    if (is_other(c))
-        return run_end(s, len, start, 0);
+    if (is_other(c, UNICODE_LETTER))
+        return others_end(s, len, start, UNICODE_LETTER);
     return white(s, len);
 }
 
@@ -134,14 +146,16 @@ static size_t white_lines(const uint8_t *s, size_t len)
     }
 }
 
-static size_t word_llama3(const uint8_t *s, size_t len, unsigned max_digits)
+/* letter: the classes that make up words. (A mark may also stand for [^\r\n\p{L}\p{N}] in front of a word of
+ * letters and marks, which makes the same word.) */
+static size_t word_llama3(const uint8_t *s, size_t len, unsigned max_digits, unsigned letter)
 {
     size_t n = contraction(s, len, true);
     if (n > 0)
         return n;
     struct character first = at(s, len, 0);
-    if (first.class & UNICODE_LETTER)
-        return run_end(s, len, 0, UNICODE_LETTER);
+    if (first.class & letter)
+        return run_end(s, len, 0, letter);
     if (first.class & UNICODE_NUMBER) {
         size_t end = 0;
         for (unsigned i = 0; i < max_digits; i++) {
@@ -152,11 +166,11 @@ static size_t word_llama3(const uint8_t *s, size_t len, unsigned max_digits)
         }
         return end;
     }
-    if (!first.newline && (at(s, len, first.len).class & UNICODE_LETTER))
-        return run_end(s, len, first.len, UNICODE_LETTER);
+    if (!first.newline && (at(s, len, first.len).class & letter))
+        return run_end(s, len, first.len, letter);
     size_t start = s[0] == ' ' ? 1 : 0;
-    if (is_other(at(s, len, start))) {
-        size_t end = run_end(s, len, start, 0);
+    if (is_other(at(s, len, start), letter)) {
+        size_t end = others_end(s, len, start, letter);
         while (end < len && (s[end] == '\r' || s[end] == '\n'))
             end++;
         return end;
@@ -206,10 +220,13 @@ size_t pretok_next(struct pretok *p)
         }
         break;
     case PRETOK_LLAMA3:
-        n = word_llama3(s, len, 3);
+        n = word_llama3(s, len, 3, UNICODE_LETTER);
         break;
     case PRETOK_QWEN2:
-        n = word_llama3(s, len, 1);
+        n = word_llama3(s, len, 1, UNICODE_LETTER);
+        break;
+    case PRETOK_QWEN35:
+        n = word_llama3(s, len, 1, UNICODE_LETTER | UNICODE_MARK);
         break;
     }
     p->pos += n;

@@ -7,6 +7,7 @@
  *   llama3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*
  *           |\s*[\r\n]+|\s+(?!\S)|\s+
  *   qwen2   llama3 with \p{N} in place of \p{N}{1,3}
+ *   qwen35  qwen2 with [\p{L}\p{M}]+ in place of \p{L}+, and [^\s\p{L}\p{M}\p{N}]+ for [^\s\p{L}\p{N}]+
  *
  * A byte that is not UTF-8 counts as a character that is neither letter, number nor white space.
  */
@@ -17,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum pretok_kind { PRETOK_GPT2, PRETOK_SMOLLM, PRETOK_LLAMA3, PRETOK_QWEN2 };
+enum pretok_kind { PRETOK_GPT2, PRETOK_SMOLLM, PRETOK_LLAMA3, PRETOK_QWEN2, PRETOK_QWEN35 };
 
 /* What a file's tokenizer.ggml.pre asks for. */
 struct pretok_name {

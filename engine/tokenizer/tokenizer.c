@@ -71,6 +71,8 @@ static uint32_t match_special(const struct eng_tokenizer *t, const struct split_
 static int encode_words(const struct eng_tokenizer *t, struct bpe_scratch *scratch, const char *text,
                         size_t len, struct eng_ids *out)
 {
+    if (t->sentencepiece)
+        return spm_text(t, scratch, text, len, out);
     struct pretok p;
     pretok_init(&p, t->pre->kind, text, len);
     for (;;) {
@@ -84,8 +86,8 @@ static int encode_words(const struct eng_tokenizer *t, struct bpe_scratch *scrat
     }
 }
 
-int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
-                         struct eng_ids *out)
+static int encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
+                  struct eng_ids *out)
 {
     const struct split_list *list = parse_special ? &t->specials : &t->added;
     struct bpe_scratch scratch = {0};
@@ -112,10 +114,25 @@ int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t
     return rc;
 }
 
+int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
+                         struct eng_ids *out)
+{
+    if (len == 0)
+        return ENG_OK;
+    if (!t->sentencepiece || memmem(text, len, SPM_SPACE, SPM_SPACE_BYTES) == NULL)
+        return encode(t, text, len, parse_special, out);
+    char *spaced = malloc(len);
+    if (spaced == NULL)
+        return ENG_ENOMEM;
+    int rc = encode(t, spaced, spm_spaces(text, len, spaced), parse_special, out);
+    free(spaced);
+    return rc;
+}
+
 const char *eng_tokenizer_piece(const struct eng_tokenizer *t, uint32_t id, bool special, size_t *len)
 {
     *len = 0;
-    if (id >= t->n_vocab || (!special && eng_tokenizer_is_control(t, id)))
+    if (id >= t->n_vocab || t->types[id] == TOKEN_UNUSED || (!special && eng_tokenizer_is_control(t, id)))
         return "";
     *len = t->pieces[id].len;
     return t->pieces[id].data;

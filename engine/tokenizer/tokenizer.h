@@ -1,10 +1,13 @@
 /*
- * Byte-level BPE over a GGUF's own vocabulary and merges, with hand-written pre-tokenizer scanners (gpt2,
- * smollm, llama3, qwen2), special and added tokens, and a streaming detokenizer that never emits a broken
- * UTF-8 sequence.
+ * BPE over a GGUF's own vocabulary: byte-level with merges (tokenizer.ggml.model "gpt2") behind hand-written
+ * pre-tokenizer scanners (gpt2, smollm, llama3, qwen2, qwen35), or SentencePiece with scores and byte
+ * fallback
+ * ("llama"); special and added tokens, and a streaming detokenizer that never emits a broken UTF-8 sequence.
  *
  * Text is bytes of any content; invalid UTF-8 survives byte for byte where the vocabulary has the bytes. A
- * byte that the vocabulary lacks is dropped, as the Hugging Face tokenizers library drops it. No normaliser.
+ * byte that a byte-level vocabulary lacks is dropped, as the Hugging Face tokenizers library drops it; what a
+ * SentencePiece vocabulary without byte tokens lacks becomes its unknown token. In a SentencePiece vocabulary
+ * U+2581 and the space are one character, and it comes back as a space. No normaliser.
  * Threads: an open tokenizer is immutable; encode and decode may run on any thread at once.
  * Errors: ENG_* codes of engine/tokenizer/errors.h; err buffers get one line.
  */
@@ -48,14 +51,16 @@ bool eng_tokenizer_is_end(const struct eng_tokenizer *t, uint32_t id);
 bool eng_tokenizer_is_control(const struct eng_tokenizer *t, uint32_t id);
 /* Id of a special or added token by its exact text; UINT32_MAX when there is none. */
 uint32_t eng_tokenizer_special(const struct eng_tokenizer *t, const char *text);
-/* 32 bytes that change with anything that could change ids (vocabulary, merges, types, pre-tokenizer). */
+/* 32 bytes that change with anything that could change ids (vocabulary, merges, scores, types,
+ * pre-tokenizer). */
 void eng_tokenizer_digest(const struct eng_tokenizer *t, uint8_t out[32]);
 
 /* Appends the ids of text. CONTROL tokens (by type, or because the model ends or structures text with them)
  * come out of text only with parse_special; otherwise their text is plain text and no control id is ever
- * produced. USER_DEFINED tokens are recognised in any text, as the tokenizers library and llama.cpp do. The
- * longest one that starts first wins. No BOS is added. ENG_OK, ENG_ENOMEM (out is as before). Linear in len
- * (times the logarithm of the longest word). */
+ * produced (but the unknown token of a SentencePiece vocabulary without byte tokens). USER_DEFINED tokens are
+ * recognised in any text, as the tokenizers library and llama.cpp do. The longest one that starts first wins.
+ * No BOS is added. ENG_OK, ENG_ENOMEM (out is as before). Linear in len (times the logarithm of the longest
+ * word; to SentencePiece a text is one word). */
 int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t len, bool parse_special,
                          struct eng_ids *out);
 

@@ -13,6 +13,7 @@ enum {
     UNICODE_NUMBER = 2, /* \p{N} */
     UNICODE_SPACE = 4,  /* \s */
     UNICODE_DIGIT = 8,  /* isolated by smollm: \p{N} of a newer Unicode version */
+    UNICODE_MARK = 16,  /* \p{M} */
 };
 
 struct unicode_range {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Seeds that are not files of other tests: FOLDER/record holds headers of spans and checkpoints and their catalogue rows, of small geometries,
-FOLDER/notes notes of catalogue rows, FOLDER/tokenizer texts behind a byte that chooses the pre-tokenizer.
+FOLDER/notes notes of catalogue rows, FOLDER/tokenizer texts behind a byte that chooses the kind of vocabulary.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
 """
@@ -61,7 +61,7 @@ def main():
     write(os.path.join(folder, "record"), {f"{name}.header": data.ljust(ALIGN, b"\0") for name, data in rows.items()})
     write(os.path.join(folder, "notes"), {"none": notes(), "one": notes(b"abc"), "three": notes(b"", b"x" * 40, b"yz")})
     texts = [t.encode() for t in lines.lines(1, 200)] + lines.broken_lines(1, 40)
-    write(os.path.join(folder, "tokenizer"), {f"{i}.text": bytes([i % 4]) + text for i, text in enumerate(texts)})
+    write(os.path.join(folder, "tokenizer"), {f"{i}.text": bytes([i % 8]) + text for i, text in enumerate(texts)})
     with open(stamp, "w", encoding="utf-8") as file:
         file.write("done\n")
 

@@ -38,7 +38,8 @@ SPACES = [" ", "  ", "\t", "\u00a0", "\u2003", "\u3000", "\u1680", "\u2028", "\u
 NEWLINES = ["\n", "\r\n", "\r", "\n\n", "\r\n\r\n", "\n\r", " \n", "\n ", "  \n\t\n  ", "\t\r\n ", "\u0085\n", "\n\u2028"]
 NOT_SPACES = ["\u200b", "\ufeff", "\u180e", "\u2060", "\x1c", "\x1d", "\x1e", "\x1f", "\x00", "\x7f", "\x01", "\u009f", "\ufffd"]
 SPECIALS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_end", "<|", "|>", "<|im_start|>system\n", "<think>", "</think>",
-            "<|eot_id|>", "<repo_name>", "<|im_<|im_end|>"]
+            "<|eot_id|>", "<repo_name>", "<|im_<|im_end|>", "<bos>", "<end_of_turn>", "<start_of_turn>user\n", "<0x41>", "▁",
+            "▁▁▁", " ▁the", "<table>"]
 
 
 def _random_point(r):

@@ -49,6 +49,11 @@ static const struct tiny spec = {
     .chat_template = "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
                      "{{ '<|im_start|>assistant\n' }}"};
 
+static const struct tiny spm_spec = {
+    .model = "llama",
+    .extra = (const struct tiny_token[]){{"ab", 5}, {"<x>", 4}, {NULL, 0}},
+};
+
 struct fixture {
     struct fmt_gguf *g;
     struct eng_tokenizer *t;
@@ -60,6 +65,14 @@ static int set_up(void **state)
     char err[256];
     *state = &f;
     return tiny_open(&spec, &f.g, &f.t, err);
+}
+
+static int set_up_spm(void **state)
+{
+    static struct fixture f;
+    char err[256];
+    *state = &f;
+    return tiny_open(&spm_spec, &f.g, &f.t, err);
 }
 
 static int tear_down(void **state)
@@ -117,6 +130,28 @@ static void test_encode_leaves_what_was_there(void **state)
     }
 }
 
+static void test_encode_with_scores_leaves_what_was_there(void **state)
+{
+    struct fixture *f = *state;
+    static const char text[] = "ab\xE2\x96\x81<x>abababababababababababababababababab";
+    for (long k = 0;; k++) {
+        struct eng_ids ids = {0};
+        assert_int_equal(eng_ids_add(&ids, (const uint32_t[]){7}, 1), ENG_OK);
+        allocations_left = k;
+        int rc = eng_tokenizer_encode(f->t, text, sizeof(text) - 1, false, &ids);
+        bool all_succeeded = allocations_left >= 0;
+        allocations_left = -1;
+        assert_int_equal(rc, all_succeeded ? ENG_OK : ENG_ENOMEM);
+        assert_int_equal(ids.n, all_succeeded ? 1 + sizeof(text) - 1 - 2 : 1);
+        assert_int_equal(ids.data[0], 7);
+        eng_ids_free(&ids);
+        if (all_succeeded) {
+            assert_true(k > 4);
+            return;
+        }
+    }
+}
+
 static void test_render_and_note_fail_whole(void **state)
 {
     struct fixture *f = *state;
@@ -166,5 +201,10 @@ int main(void)
         cmocka_unit_test(test_render_and_note_fail_whole),
         cmocka_unit_test(test_an_unreadable_template_is_an_unknown_one),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    const struct CMUnitTest spm_tests[] = {
+        cmocka_unit_test(test_open_fails_cleanly),
+        cmocka_unit_test(test_encode_with_scores_leaves_what_was_there),
+    };
+    int failed = cmocka_run_group_tests(tests, set_up, tear_down);
+    return failed + cmocka_run_group_tests(spm_tests, set_up_spm, tear_down);
 }

@@ -73,6 +73,19 @@ static void test_qwen2_words(void **state)
     expect_words(PRETOK_QWEN2, "don|'T| \xE4\xBD\xA0\xE5\xA5\xBD|\xEF\xBC\x8C\xE4\xB8\x96|\xEF\xBC\x81");
 }
 
+static void test_qwen35_words_keep_marks_with_their_letters(void **state)
+{
+    (void)state;
+    expect_words(PRETOK_QWEN35, "abc|1|2| |3|.x|'LL| don|'t|  | e\xCC\x81|\n");
+    expect_words(PRETOK_QWEN35, " \xCC\x81|1|\xCC\x81\xCC\x81|2|!\xCC\x81|!!\n\n|\xCC\x81"
+                                "e"); /* U+0301 */
+    expect_words(PRETOK_QWEN2, " \xCC\x81|1|\xCC\x81\xCC\x81|2|!\xCC\x81!!\n\n|\xCC\x81"
+                               "e");
+    expect_words(PRETOK_QWEN35, "\xE0\xA4\xB9\xE0\xA4\xBF\xE0\xA4\xA8|7"); /* a vowel sign inside */
+    expect_words(PRETOK_QWEN2, "\xE0\xA4\xB9|\xE0\xA4\xBF\xE0\xA4\xA8|7");
+    expect_words(PRETOK_QWEN35, "\n|\xCC\x81|\r\n"); /* a line end goes in front of no word */
+}
+
 static void test_aliases_name_the_same_pattern(void **state)
 {
     (void)state;
@@ -80,6 +93,7 @@ static void test_aliases_name_the_same_pattern(void **state)
     assert_int_equal(pretok_find("llama-v3", 8)->kind, PRETOK_LLAMA3);
     assert_true(pretok_find("llama-bpe", 9)->ignore_merges);
     assert_int_equal(pretok_find("deepseek-r1-qwen", 16)->kind, PRETOK_QWEN2);
+    assert_int_equal(pretok_find("qwen35", 6)->kind, PRETOK_QWEN35);
     assert_null(pretok_find("qwen", 4));
     assert_null(pretok_find("qwen2x", 6));
     assert_null(pretok_find("", 0));
@@ -203,6 +217,7 @@ int main(void)
         cmocka_unit_test(test_smollm_words),
         cmocka_unit_test(test_llama3_words),
         cmocka_unit_test(test_qwen2_words),
+        cmocka_unit_test(test_qwen35_words_keep_marks_with_their_letters),
         cmocka_unit_test(test_aliases_name_the_same_pattern),
         cmocka_unit_test(test_ascii_agrees_with_the_table),
         cmocka_unit_test(test_every_code_point_decodes_and_streams_byte_by_byte),

@@ -310,7 +310,8 @@ static void test_hostile_vocabularies_are_refused_by_field(void **state)
         const char *field;
     } cases[] = {
         {{.pre = "gpt-2"}, "tokenizer.ggml.model"},
-        {{.model = "llama", .pre = "gpt-2"}, "tokenizer.ggml.model"},
+        {{.model = "bert", .pre = "gpt-2"}, "\"bert\""},
+        {{.model = "bert\n", .pre = "gpt-2"}, "tokenizer.ggml.model"},
         {{.model = "gpt2"}, "tokenizer.ggml.pre"},
         {{.model = "gpt2", .pre = "tekken"}, "\"tekken\""},
         {{.model = "gpt2", .pre = "gpt-2\n"}, "tokenizer.ggml.pre"},

@@ -55,6 +55,38 @@ static void byte_letter(unsigned byte, char out[4])
         snprintf(out, 4, "%c%c", (int)(0xC0 | c >> 6), (int)(0x80 | (c & 0x3F)));
 }
 
+static bool is_spm(const struct tiny *spec)
+{
+    return spec->model != NULL && strcmp(spec->model, "llama") == 0;
+}
+
+static bool lacks(const struct tiny *spec, unsigned b)
+{
+    return spec->no_bytes || (b != 0 && spec->missing != NULL && strchr(spec->missing, (int)b) != NULL);
+}
+
+static void put_spm_keys(struct file *f, const struct tiny *spec, uint32_t n_extra, uint64_t *n_keys)
+{
+    const uint32_t n = 256 + n_extra, n_scores = spec->n_scores > 0 ? (uint32_t)spec->n_scores : n;
+    if (spec->space_prefix >= 0) {
+        key(f, "tokenizer.ggml.add_space_prefix", FMT_GGUF_BOOL, n_keys);
+        put(f, spec->space_prefix > 0 ? "\1" : "\0", 1);
+    }
+    if (spec->n_scores < 0)
+        return;
+    key(f, "tokenizer.ggml.scores", FMT_GGUF_ARRAY, n_keys);
+    put_u32(f, spec->scores_as_f64 ? FMT_GGUF_F64 : FMT_GGUF_F32);
+    put_u64(f, n_scores);
+    for (uint32_t i = 0; i < n_scores; i++) {
+        float score = i >= 256 && i < n && spec->scores != NULL ? spec->scores[i - 256] : 0;
+        double wide = (double)score;
+        if (spec->scores_as_f64)
+            put(f, &wide, sizeof(wide));
+        else
+            put(f, &score, sizeof(score));
+    }
+}
+
 static void put_vocabulary(struct file *f, const struct tiny *spec, uint64_t *n_keys)
 {
     uint32_t n_extra = 0, n_merges = 0;
@@ -68,11 +100,13 @@ static void put_vocabulary(struct file *f, const struct tiny *spec, uint64_t *n_
     put_u32(f, FMT_GGUF_STRING);
     put_u64(f, n);
     for (unsigned b = 0; b < 256; b++) {
-        char letter[4], unused[16];
-        byte_letter(b, letter);
+        char letter[8], unused[16];
+        if (is_spm(spec))
+            snprintf(letter, sizeof(letter), "<0x%02X>", b);
+        else
+            byte_letter(b, letter);
         snprintf(unused, sizeof(unused), "[UNUSED%u]", b);
-        bool lacks = b != 0 && spec->missing != NULL && strchr(spec->missing, (int)b) != NULL;
-        put_text(f, lacks ? unused : letter);
+        put_text(f, lacks(spec, b) ? unused : letter);
     }
     for (uint32_t i = 0; i < n_extra; i++)
         put_text(f, spec->extra[i].text);
@@ -81,10 +115,14 @@ static void put_vocabulary(struct file *f, const struct tiny *spec, uint64_t *n_
     put_u32(f, spec->types_as_u32 ? FMT_GGUF_U32 : FMT_GGUF_I32);
     put_u64(f, n_types);
     for (uint32_t i = 0; i < n_types; i++) {
-        bool lacks = i != 0 && i < 256 && spec->missing != NULL && strchr(spec->missing, (int)i) != NULL;
-        put_u32(f, lacks ? 5 : i < 256 || i >= n ? 1 : (uint32_t)spec->extra[i - 256].type);
+        int32_t of_bytes = is_spm(spec) ? 6 : 1;
+        if (i < 256 && lacks(spec, i))
+            of_bytes = 5;
+        put_u32(f, (uint32_t)(i < 256 || i >= n ? of_bytes : spec->extra[i - 256].type));
     }
-    if (spec->no_merges)
+    if (is_spm(spec))
+        put_spm_keys(f, spec, n_extra, n_keys);
+    if (spec->no_merges || is_spm(spec))
         return;
     key(f, "tokenizer.ggml.merges", FMT_GGUF_ARRAY, n_keys);
     put_u32(f, FMT_GGUF_STRING);
@@ -123,6 +161,10 @@ static void put_file(struct file *f, const struct tiny *spec)
     if (spec->add_bos != 0) {
         key(f, "tokenizer.ggml.add_bos_token", FMT_GGUF_BOOL, &n_keys);
         put(f, spec->add_bos > 0 ? "\1" : "\0", 1);
+    }
+    if (spec->other_key != NULL) {
+        key(f, spec->other_key, FMT_GGUF_BOOL, &n_keys);
+        put(f, "\1", 1);
     }
     while (f->len % 32 != 0)
         put(f, "", 1);

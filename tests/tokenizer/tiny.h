@@ -12,7 +12,8 @@ struct tiny_token {
     int32_t type;
 };
 
-/* The 256 single bytes come first (id = byte), then extra tokens in order. NULL or 0 leaves a key out. */
+/* The 256 single bytes come first (id = byte), then extra tokens in order. NULL or 0 leaves a key out. The
+ * model "llama" writes the bytes as <0xXX>, has scores, and no merges. */
 struct tiny {
     const char *model, *pre;
     const struct tiny_token *extra;
@@ -23,6 +24,13 @@ struct tiny {
     bool no_merges, types_as_u32;
     uint32_t bos, eos; /* ids + 1; 0: no such key */
     int add_bos;       /* 1 true, -1 false, 0 no such key */
+    /* model "llama" only */
+    const float *scores; /* one for each extra token */
+    bool no_bytes;       /* UNUSED tokens in the places of all bytes */
+    int space_prefix;    /* 1 true, 0 false, -1 no such key */
+    int n_scores;        /* entries of the key; 0: as many as tokens; -1: no such key */
+    bool scores_as_f64;
+    const char *other_key; /* a key more, a bool that is true */
 };
 
 /* id of the i-th extra token */

@@ -121,7 +121,7 @@ static int answer_chat(const struct eng_tokenizer *t)
         int rc = c == NULL ? ENG_ENOTFOUND : eng_chat_check(c, t, err, sizeof(err));
         if (rc == ENG_OK)
             rc = eng_chat_render(c, t, messages, n, flags & 1, NULL, &r, err, sizeof(err));
-        if (rc != ENG_OK)
+        if (rc != ENG_OK && rc != ENG_EINVAL) /* a refusal is an answer */
             fprintf(stderr, "%s: %s\n", name, err);
         put((uint32_t)rc);
         put_ids(&r.ids);

@@ -25,16 +25,21 @@ def load_tool():
 sys.dont_write_bytecode = True
 TOOL = load_tool()
 MODEL = {
-    "title": "Test model", "file": "test.gguf", "licence": "Apache-2.0", "package": "isotherm-test-model", "version": "1.0",
-    "member": "isotherm_test_model/test.gguf", "bytes": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest(),
+    "title": "Test model", "file": "test.gguf", "licence": "Apache-2.0",
+    "parts": [("isotherm-test-model", "1.0", "isotherm_test_model/test.gguf")], "bytes": len(CONTENT), "sha256": hashlib.sha256(CONTENT).hexdigest(),
 }
 
 
-def make_wheel(folder, content, member=MODEL["member"]):
-    info = "isotherm_test_model-1.0.dist-info"
-    with zipfile.ZipFile(os.path.join(folder, "isotherm_test_model-1.0-py3-none-any.whl"), "w") as wheel:
+MEMBER = MODEL["parts"][0][2]
+SPLIT = {**MODEL, "title": "Split model", "licence": "Test terms", "terms": ["Test terms of use: https://example.org/terms"],
+         "parts": [(f"isotherm-test-part{i}", "1.0", f"part{i}/piece") for i in range(3)]}
+
+
+def make_wheel(folder, content, member=MEMBER, name="isotherm_test_model"):
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, f"{name}-1.0-py3-none-any.whl"), "w") as wheel:
         wheel.writestr(member, content)
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: isotherm-test-model\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
         wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{info}/RECORD", "")
 
@@ -47,7 +52,7 @@ class FetchModel(unittest.TestCase):
         self.models = os.path.join(self.work.name, "a", "models")
         os.mkdir(self.wheels)
         self.path = os.path.join(self.models, "test.gguf")
-        TOOL.MODELS = {"test": MODEL}
+        TOOL.MODELS = {"test": MODEL, "split": SPLIT}
         TOOL.DEFAULT = "test"
         old = dict(os.environ)
         self.addCleanup(lambda: (os.environ.clear(), os.environ.update(old)))
@@ -110,7 +115,49 @@ class FetchModel(unittest.TestCase):
     def test_says_when_the_package_or_the_file_in_it_is_missing(self):
         self.assert_one_line_failure(self.run_tool(), "isotherm-test-model")
         make_wheel(self.wheels, CONTENT, member="other.gguf")
-        self.assert_one_line_failure(self.run_tool(), MODEL["member"])
+        self.assert_one_line_failure(self.run_tool(), MEMBER)
+
+    def make_parts(self, *pieces):
+        for i, piece in enumerate(pieces):
+            make_wheel(self.wheels, piece, f"part{i}/piece", f"isotherm_test_part{i}")
+
+    def test_joins_parts_in_their_order(self):
+        self.make_parts(CONTENT[:10], CONTENT[10:999], CONTENT[999:])
+        code, lines, errors = self.run_tool("split", "--accept-licence")
+        self.assertEqual((code, errors, lines[-1]), (0, [], self.path))
+        self.assertIn("https://example.org/terms", "\n".join(lines))
+        self.assertEqual(self.content(), CONTENT)
+        self.assertEqual(os.listdir(self.models), ["test.gguf"])
+
+    def test_refuses_parts_that_are_not_the_whole(self):
+        for pieces, word in (((CONTENT[:10], CONTENT[10:999], CONTENT[999:-1]), "bytes"), ((CONTENT, CONTENT, CONTENT), "bytes"),
+                             ((CONTENT[10:999], CONTENT[:10], CONTENT[999:]), "SHA-256"), ((CONTENT[:10],), "isotherm-test-part1")):
+            for name in os.listdir(self.wheels):
+                os.remove(os.path.join(self.wheels, name))
+            self.make_parts(*pieces)
+            self.assert_one_line_failure(self.run_tool("split", "--accept-licence"), word)
+            self.assertFalse(os.path.exists(self.path))
+
+    def answer(self, text):
+        """Runs the tool with a person at the terminal who types this."""
+        stdin, sys.stdin = sys.stdin, io.StringIO(text)
+        sys.stdin.isatty = lambda: True
+        try:
+            return self.run_tool("split")
+        finally:
+            sys.stdin = stdin
+
+    def test_fetches_under_terms_only_after_a_yes(self):
+        self.make_parts(CONTENT[:10], CONTENT[10:999], CONTENT[999:])
+        stdin, sys.stdin = sys.stdin, io.StringIO("yes\n")  # no terminal
+        self.assert_one_line_failure(self.run_tool("split"), "--accept-licence")
+        sys.stdin = stdin
+        for text in ("\n", "no\n", "y\n"):
+            self.assert_one_line_failure(self.answer(text), "not accepted")
+        self.assertFalse(os.path.exists(self.models))
+        self.assertEqual(self.answer("yes\n")[0], 0)
+        self.assertEqual(self.content(), CONTENT)
+        self.assertEqual(self.run_tool("split")[0], 0)  # nothing is asked when it is there
 
     def test_says_when_the_folder_cannot_be_made(self):
         make_wheel(self.wheels, CONTENT)
