@@ -33,7 +33,10 @@ struct settings {
 struct run {
     struct eng_model *m;
     const struct settings *s;
-    void **pages;
+    void **pages;   /* full ones, then those of each window group */
+    void ***groups; /* a table a window group */
+    uint8_t *arena;
+    void *state, *saved; /* live state, and what it was at the depth of a decode */
     uint32_t *ids;
     double weight_bytes;       /* read by a decoded token */
     double int_ops, float_ops; /* of the matrices, a token, and of the head alone */
@@ -56,9 +59,16 @@ static double median(double *v, size_t n)
 
 static int step(struct run *r, uint32_t pos0, uint32_t n, uint32_t n_logits)
 {
-    const struct eng_step_seq s = {
-        .ids = r->ids + pos0, .n = n, .pos0 = pos0, .pages = r->pages, .n_logits = n_logits};
+    const struct eng_step_seq s = {.ids = r->ids + pos0,
+                                   .n = n,
+                                   .pos0 = pos0,
+                                   .pages = r->pages,
+                                   .window_pages = (void *const *const *)r->groups,
+                                   .state = r->state,
+                                   .n_logits = n_logits};
     const float *logits;
+    if (pos0 == 0)
+        eng_state_start(r->m, r->state);
     return eng_forward(r->m, &s, 1, &logits);
 }
 
@@ -95,19 +105,35 @@ static int bench_prefill(struct run *r, uint32_t n)
             return rc;
         v[i] = n / (bench_now_s() - start);
     }
-    /* Attention of row p: two products of p + 1 positions with head_dim numbers in each query head. */
-    double attention = 4.0 * d->n_layers * d->n_heads * d->head_dim * 0.5 * n * (n + 1.0);
+    /* Attention of row p: two products of p + 1 positions (at most a window) with head_dim numbers in each
+     * query head. */
+    double w = d->window < n ? d->window : n, positions = 0.5 * n * (n + 1.0);
+    double attention = 4.0 * d->n_heads * d->head_dim *
+                       (d->n_full * positions + d->n_window * (0.5 * w * (w + 1.0) + (n - w) * w));
+    /* The delta rule of a row and v head: S with k and q, its share of the block's update of S, and four
+     * products with half a block on average. */
+    double dim = d->delta.dim;
+    double delta =
+        (double)d->n_recurrent * d->delta.v_heads * n * (6 * dim * dim + 4.0 * KN_DELTA_BLOCK * dim);
     double seconds = (n * r->int_ops + r->head_int_ops) / r->int16_per_s +
-                     (n * r->float_ops + r->head_float_ops + attention) / r->fma_per_s;
+                     (n * r->float_ops + r->head_float_ops + attention + delta) / r->fma_per_s;
     report(r, "prefill", n, median(v, r->s->rounds), n / seconds);
     return ENG_OK;
 }
 
 static int bench_decode(struct run *r, uint32_t depth)
 {
+    const struct eng_model_desc *d = eng_model_desc(r->m);
+    const uint64_t live = eng_model_state(r->m)->live_bytes;
     double v[64];
     int rc = prefill(r, depth);
+    if (depth == 0)
+        eng_state_start(r->m, r->state);
+    if (live > 0)
+        memcpy(r->saved, r->state, live);
     for (uint32_t i = 0; i < r->s->rounds && rc == ENG_OK; i++) {
+        if (live > 0)
+            memcpy(r->state, r->saved, live);
         double start = bench_now_s();
         for (uint32_t k = 0; k < r->s->tokens && rc == ENG_OK; k++)
             rc = step(r, depth + k, 1, 1);
@@ -115,31 +141,62 @@ static int bench_decode(struct run *r, uint32_t depth)
     }
     if (rc != ENG_OK)
         return rc;
-    double kv = (double)kn_kv_page_bytes(eng_model_kv(r->m)) / KN_PAGE_TOKENS * (depth + r->s->tokens / 2.0);
-    double bytes = r->weight_bytes + kv;
+    double positions = depth + r->s->tokens / 2.0, in_window = positions < d->window ? positions : d->window;
+    double kv = (double)kn_kv_layer_bytes(eng_model_kv(r->m)) / KN_PAGE_TOKENS *
+                (d->n_full * positions + d->n_window * in_window);
+    double bytes = r->weight_bytes + kv + (double)eng_model_state(r->m)->state_bytes;
     report(r, "decode", depth, median(v, r->s->rounds),
            ceiling_read_bytes_per_s(eng_model_backend(r->m), (size_t)bytes) / bytes);
     return ENG_OK;
 }
 
-/* What one token costs in bytes and operations, from the file's own tensors. */
+/* What one token costs in bytes and operations, from the file's own tensors; of experts, those that a token
+ * goes through. */
 static void count_work(struct run *r, const struct fmt_gguf *g)
 {
-    bool tied = eng_model_desc(r->m)->tied_head;
+    const struct eng_model_desc *d = eng_model_desc(r->m);
+    bool tied = d->tied_head;
     for (uint64_t i = 0; i < fmt_gguf_n_tensors(g); i++) {
         const struct fmt_tensor *t = fmt_gguf_tensor_at(g, i);
+        unsigned layer = 0;
+        if (sscanf(t->name, "blk.%u.", &layer) == 1 && layer >= d->n_layers)
+            continue; /* no forward reads it */
         bool embedding = strcmp(t->name, "token_embd.weight") == 0;
         bool head = embedding ? tied : strcmp(t->name, "output.weight") == 0;
         if (embedding && !tied)
             continue;
-        r->weight_bytes += (double)t->bytes;
+        double used = t->n_dims == 3 ? (double)d->n_experts_used : 1;
+        r->weight_bytes += (double)t->bytes * (t->n_dims == 3 ? used / (double)t->ne[2] : 1);
         bool quantised = fmt_type_info(t->type)->group_elems > 0;
-        double ops = t->n_dims == 2 ? 2.0 * (double)t->ne[0] * (double)t->ne[1] : 0;
+        double ops = t->n_dims >= 2 ? 2.0 * (double)t->ne[0] * (double)t->ne[1] * used : 0;
         if (head)
             *(quantised ? &r->head_int_ops : &r->head_float_ops) += ops;
         else
             *(quantised ? &r->int_ops : &r->float_ops) += ops;
     }
+}
+
+/* Pages of every table for `longest` tokens, live state, ids. */
+static bool take_memory(struct run *r, uint32_t longest)
+{
+    const struct eng_state_desc *d = eng_model_state(r->m);
+    const size_t page = kn_kv_page_bytes(eng_model_kv(r->m)), live = (d->live_bytes + 64) / 64 * 64;
+    const size_t n_pages = (longest + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS,
+                 n = n_pages * (1 + d->window_groups);
+    r->arena = aligned_alloc(4096, (n * page + 4095) / 4096 * 4096);
+    r->pages = malloc(n * sizeof *r->pages);
+    r->groups = malloc((1 + d->window_groups) * sizeof *r->groups);
+    r->ids = malloc(longest * sizeof *r->ids);
+    r->state = aligned_alloc(64, live);
+    r->saved = malloc(live);
+    if (!r->arena || !r->pages || !r->groups || !r->ids || !r->state || !r->saved)
+        return false;
+    memset(r->arena, 0, n * page); /* populated ahead of use, as the server's arena is */
+    for (size_t i = 0; i < n; i++)
+        r->pages[i] = r->arena + i * page;
+    for (uint32_t g = 0; g < d->window_groups; g++)
+        r->groups[g] = r->pages + (g + 1) * n_pages;
+    return true;
 }
 
 /* ---- command line ------------------------------------------------------------------------------------- */
@@ -261,7 +318,6 @@ int main(int argc, char **argv)
     char err[256];
     struct fmt_gguf *g = NULL;
     struct run r = {.s = &s, .first = true};
-    uint8_t *arena = NULL;
     int rc = 1;
     double start = bench_now_s();
     if (fmt_gguf_open(s.model, &g, err, sizeof err) != FMT_OK) {
@@ -285,18 +341,10 @@ int main(int argc, char **argv)
     r.fma_per_s = ceiling_fma_per_s(b);
     r.int16_per_s = ceiling_int16_per_s(b);
 
-    uint64_t page = kn_kv_page_bytes(eng_model_kv(r.m));
-    size_t n_pages = (longest + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
-    arena = aligned_alloc(4096, (n_pages * page + 4095) / 4096 * 4096);
-    r.pages = malloc(n_pages * sizeof *r.pages);
-    r.ids = malloc(longest * sizeof *r.ids);
-    if (!arena || !r.pages || !r.ids) {
+    if (!take_memory(&r, longest)) {
         fprintf(stderr, "speed: out of memory\n");
         goto out;
     }
-    memset(arena, 0, n_pages * page); /* populated ahead of use, as the server's arena is */
-    for (size_t i = 0; i < n_pages; i++)
-        r.pages[i] = arena + i * page;
     uint32_t state = 1;
     for (uint32_t i = 0; i < longest; i++) {
         state = state * 1664525U + 1013904223U;
@@ -325,8 +373,11 @@ int main(int argc, char **argv)
 out:
     eng_model_close(r.m);
     fmt_gguf_close(g);
-    free(arena);
+    free(r.arena);
     free(r.pages);
+    free(r.groups);
+    free(r.state);
+    free(r.saved);
     free(r.ids);
     return rc;
 }

@@ -58,6 +58,11 @@ struct eng_model_desc {
     float rms_eps, rope_theta;
     bool rope_interleaved; /* llama GGUFs permute q and k rows */
     bool qkv_bias, qk_norm, tied_head;
+    bool attention_gate;     /* what attention gives is multiplied by a sigmoid of its own projection */
+    bool post_norms;         /* a norm behind attention and one behind the feed-forward */
+    bool gelu;               /* else SiLU */
+    bool embedding_scaled;   /* by sqrt(hidden), in float */
+    uint32_t layers_not_run; /* of the file, behind the n_layers: heads that draft several tokens */
     uint8_t layer_kind[ENG_LAYERS_MAX]; /* enum eng_layer_kind */
     uint32_t n_full, n_window, n_recurrent;
     uint32_t window;         /* positions of a window layer, its own included */

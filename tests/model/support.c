@@ -15,7 +15,7 @@ uint32_t next_random(uint32_t *state)
 
 /* ---- a GGUF in memory --------------------------------------------------------------------------------- */
 
-#define MAX_ENTRIES 128
+#define MAX_ENTRIES 192
 
 struct entry {
     char name[96];
@@ -114,6 +114,17 @@ void gguf_string(struct gguf_writer *w, const char *key, const char *v)
     put(w, key, FMT_GGUF_STRING, buf, 8 + n);
 }
 
+void gguf_bool_array(struct gguf_writer *w, const char *key, size_t n, const bool *v)
+{
+    uint8_t buf[256];
+    assert_true(12 + n <= sizeof buf);
+    put_number(buf, FMT_GGUF_BOOL, 4);
+    put_number(buf + 4, n, 8);
+    for (size_t i = 0; i < n; i++)
+        buf[12 + i] = v[i];
+    put(w, key, FMT_GGUF_ARRAY, buf, 12 + n);
+}
+
 void gguf_u32_array(struct gguf_writer *w, const char *key, size_t n, uint32_t v)
 {
     uint8_t buf[1024];
@@ -209,144 +220,6 @@ const void *gguf_finish(struct gguf_writer *w, size_t *len)
     return w->out;
 }
 
-/* ---- tiny models -------------------------------------------------------------------------------------- */
-
-static float random_float(uint32_t *state, float range)
-{
-    return range * ((float)(next_random(state) >> 8) * 0x1p-23F - 1.0F);
-}
-
-/* Where a block of each type has its f16 scales, and how large they should be for weights of about 0.1. */
-static const struct {
-    uint32_t type, at[2];
-    float size[2];
-} f16_fields[] = {
-    {FMT_Q4_0, {0, 0}, {0.012F, 0}},       {FMT_Q4_1, {0, 2}, {0.012F, -0.1F}},
-    {FMT_Q5_0, {0, 0}, {0.006F, 0}},       {FMT_Q5_1, {0, 2}, {0.006F, -0.1F}},
-    {FMT_Q8_0, {0, 0}, {0.0008F, 0}},      {FMT_Q4_K, {0, 2}, {0.0004F, 0.003F}},
-    {FMT_Q5_K, {0, 2}, {0.0002F, 0.003F}}, {FMT_Q6_K, {208, 208}, {0.00004F, 0}},
-};
-
-static void *random_rows(uint32_t type, uint64_t n, uint32_t *state)
-{
-    uint64_t bytes = fmt_type_bytes(type, n);
-    uint8_t *out = malloc(bytes);
-    assert_non_null(out);
-    if (type == FMT_F32 || type == FMT_F16 || type == FMT_BF16) {
-        for (uint64_t i = 0; i < n; i++) {
-            float f = random_float(state, 0.17F);
-            uint32_t bits;
-            memcpy(&bits, &f, 4);
-            uint16_t half = type == FMT_F16 ? fmt_f32_to_f16(f) : (uint16_t)(bits >> 16);
-            if (type == FMT_F32)
-                memcpy(out + 4 * i, &f, 4);
-            else
-                memcpy(out + 2 * i, &half, 2);
-        }
-        return out;
-    }
-    for (uint64_t i = 0; i < bytes; i++)
-        out[i] = (uint8_t)(next_random(state) >> 11);
-    size_t f = 0;
-    while (f16_fields[f].type != type)
-        assert_true(++f < sizeof f16_fields / sizeof f16_fields[0]);
-    const struct fmt_type_info *info = fmt_type_info(type);
-    for (uint64_t at = 0; at < bytes; at += info->block_bytes)
-        for (int k = 0; k < 2; k++) {
-            if (f16_fields[f].size[k] == 0)
-                continue;
-            float jitter = 1.0F + random_float(state, 0.3F);
-            uint16_t h = fmt_f32_to_f16(f16_fields[f].size[k] * jitter);
-            memcpy(out + at + f16_fields[f].at[k], &h, 2);
-        }
-    return out;
-}
-
-struct tiny {
-    struct gguf_writer *w;
-    uint32_t type, state;
-    bool plain;
-};
-
-static void tiny_matrix(struct tiny *t, const char *name, uint64_t cols, uint64_t rows)
-{
-    uint8_t *data = random_rows(t->type, rows * cols, &t->state);
-    if (t->plain) {
-        float *f = malloc(rows * cols * sizeof *f);
-        assert_non_null(f);
-        assert_int_equal(fmt_dequantize(t->type, data, rows * cols, f), 0);
-        gguf_tensor(t->w, name, FMT_F32, 2, (const uint64_t[]){cols, rows}, f);
-        free(f);
-    } else {
-        gguf_tensor(t->w, name, t->type, 2, (const uint64_t[]){cols, rows}, data);
-    }
-    free(data);
-}
-
-static void tiny_vector(struct tiny *t, const char *name, uint64_t n, float base)
-{
-    float v[1024];
-    assert_true(n <= sizeof v / sizeof v[0]);
-    for (uint64_t i = 0; i < n; i++)
-        v[i] = base + random_float(&t->state, 0.2F);
-    gguf_tensor(t->w, name, FMT_F32, 1, &n, v);
-}
-
-struct gguf_writer *tiny_model(const char *architecture, uint32_t type, uint32_t hidden, bool plain)
-{
-    const uint32_t heads = 4, kv_heads = 2, head_dim = hidden / heads, ffn = 2 * hidden, layers = 2;
-    struct tiny t = {gguf_writer_new(), type, 12345 + type, plain};
-    char key[96];
-    const struct {
-        const char *suffix;
-        uint32_t v;
-    } numbers[] = {{"block_count", layers},         {"context_length", 512},
-                   {"embedding_length", hidden},    {"feed_forward_length", ffn},
-                   {"attention.head_count", heads}, {"attention.head_count_kv", kv_heads}};
-    gguf_string(t.w, "general.architecture", architecture);
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-        snprintf(key, sizeof key, "%s.%s", architecture, numbers[i].suffix);
-        gguf_u32(t.w, key, numbers[i].v);
-    }
-    snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", architecture);
-    gguf_f32(t.w, key, 1e-5F);
-    tiny_matrix(&t, "token_embd.weight", hidden, TINY_VOCAB);
-    tiny_vector(&t, "output_norm.weight", hidden, 1);
-    for (uint32_t l = 0; l < layers; l++) {
-        const struct {
-            const char *suffix;
-            uint32_t cols, rows; /* rows 0: a vector around `base` */
-            float base;
-            const char *only;
-        } tensors[] = {
-            {"attn_norm.weight", hidden, 0, 1, NULL},
-            {"attn_q.weight", hidden, heads * head_dim, 0, NULL},
-            {"attn_k.weight", hidden, kv_heads * head_dim, 0, NULL},
-            {"attn_v.weight", hidden, kv_heads * head_dim, 0, NULL},
-            {"attn_q.bias", heads * head_dim, 0, 0, "qwen2"},
-            {"attn_k.bias", kv_heads * head_dim, 0, 0, "qwen2"},
-            {"attn_v.bias", kv_heads * head_dim, 0, 0, "qwen2"},
-            {"attn_q_norm.weight", head_dim, 0, 1, "qwen3"},
-            {"attn_k_norm.weight", head_dim, 0, 1, "qwen3"},
-            {"attn_output.weight", heads * head_dim, hidden, 0, NULL},
-            {"ffn_norm.weight", hidden, 0, 1, NULL},
-            {"ffn_gate.weight", hidden, ffn, 0, NULL},
-            {"ffn_up.weight", hidden, ffn, 0, NULL},
-            {"ffn_down.weight", ffn, hidden, 0, NULL},
-        };
-        for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-            if (tensors[i].only && strcmp(tensors[i].only, architecture) != 0)
-                continue;
-            snprintf(key, sizeof key, "blk.%u.%s", l, tensors[i].suffix);
-            if (tensors[i].rows)
-                tiny_matrix(&t, key, tensors[i].cols, tensors[i].rows);
-            else
-                tiny_vector(&t, key, tensors[i].cols, tensors[i].base);
-        }
-    }
-    return t.w;
-}
-
 /* ---- running ------------------------------------------------------------------------------------------ */
 
 static struct eng_model *open_gguf(struct fmt_gguf *g, enum kn_isa isa, unsigned threads,
@@ -392,22 +265,38 @@ size_t isa_list(enum kn_isa out[4])
     return n;
 }
 
+/* One arena for all tables, its blocks dealt out in shuffled order. */
 struct kv kv_new(const struct eng_model *m, uint32_t tokens, uint32_t seed)
 {
-    uint64_t page = kn_kv_page_bytes(eng_model_kv(m));
-    uint32_t n = (tokens + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
-    struct kv kv = {aligned_alloc(4096, (n * page + 4095) / 4096 * 4096), calloc(n, sizeof(void *))};
+    const struct eng_state_desc *state = eng_model_state(m);
+    const uint64_t page = kn_kv_page_bytes(eng_model_kv(m));
+    const uint32_t n_pages = (tokens + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS,
+                   n_tables = 1 + state->window_groups, n = n_pages * n_tables;
+    struct kv kv = {.n_pages = n_pages,
+                    .n_groups = state->window_groups,
+                    .arena = aligned_alloc(4096, (n * page + 4095) / 4096 * 4096),
+                    .pages = calloc(n, sizeof(void *)),
+                    .groups = calloc(n_tables, sizeof(void **))};
     assert_non_null(kv.arena);
     assert_non_null(kv.pages);
+    assert_non_null(kv.groups);
     memset(kv.arena, 0xff, n * page);
     for (uint32_t i = 0; i < n; i++)
         kv.pages[i] = kv.arena + i * page;
-    uint32_t state = seed * 2654435761U + 1;
+    uint32_t random = seed * 2654435761U + 1;
     for (uint32_t i = n; i > 1; i--) {
-        uint32_t k = next_random(&state) % i;
+        uint32_t k = next_random(&random) % i;
         void *swap = kv.pages[i - 1];
         kv.pages[i - 1] = kv.pages[k];
         kv.pages[k] = swap;
+    }
+    for (uint32_t g = 0; g < kv.n_groups; g++)
+        kv.groups[g] = kv.pages + (size_t)(g + 1) * n_pages;
+    if (state->live_bytes > 0) {
+        kv.state = aligned_alloc(64, (state->live_bytes + 63) / 64 * 64);
+        assert_non_null(kv.state);
+        memset(kv.state, 0xff, state->live_bytes);
+        eng_state_start((struct eng_model *)m, kv.state);
     }
     return kv;
 }
@@ -416,6 +305,20 @@ void kv_free(struct kv *kv)
 {
     free(kv->arena);
     free(kv->pages);
+    free(kv->groups);
+    free(kv->state);
+}
+
+struct eng_step_seq kv_step(const struct kv *kv, const uint32_t *ids, uint32_t pos0, uint32_t n,
+                            uint32_t n_logits)
+{
+    return (struct eng_step_seq){.ids = ids + pos0,
+                                 .n = n,
+                                 .pos0 = pos0,
+                                 .pages = kv->pages,
+                                 .window_pages = kv->n_groups > 0 ? (void *const *const *)kv->groups : NULL,
+                                 .state = kv->state,
+                                 .n_logits = n_logits};
 }
 
 float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_t chunk, uint32_t seed)
@@ -426,8 +329,7 @@ float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_
     struct kv kv = kv_new(m, n, seed);
     for (uint32_t at = 0; at < n; at += chunk) {
         uint32_t len = n - at < chunk ? n - at : chunk;
-        const struct eng_step_seq s = {
-            .ids = ids + at, .n = len, .pos0 = at, .pages = kv.pages, .n_logits = len};
+        const struct eng_step_seq s = kv_step(&kv, ids, at, len, len);
         const float *logits;
         assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_OK);
         memcpy(out + at * vocab, logits, len * vocab * sizeof *out);

@@ -22,6 +22,7 @@ void gguf_u32(struct gguf_writer *w, const char *key, uint32_t v);
 void gguf_f32(struct gguf_writer *w, const char *key, float v);
 void gguf_bool(struct gguf_writer *w, const char *key, bool v);
 void gguf_string(struct gguf_writer *w, const char *key, const char *v);
+void gguf_bool_array(struct gguf_writer *w, const char *key, size_t n, const bool *v);
 void gguf_u32_array(struct gguf_writer *w, const char *key, size_t n, uint32_t v);
 void gguf_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint32_t n_dims, const uint64_t *ne,
                  const void *data);
@@ -29,10 +30,17 @@ void gguf_drop(struct gguf_writer *w, const char *name);
 /* The file's bytes, the writer's until it is freed or writes again. */
 const void *gguf_finish(struct gguf_writer *w, size_t *len);
 
-/* A model of random weights: 2 layers, 4 query and 2 KV heads, 96 tokens. hidden is a multiple of 4 * 16;
- * matrices are of `type`. With `plain`, the same weights again, multiplied out to F32. */
+/* ---- tiny.c -------------------------------------------------------------------------------------------- */
+
+/* A model of random weights: 4 query and 2 KV heads, 96 tokens. hidden is a multiple of 4 * 16; matrices are
+ * of `type`. With `plain`, the same weights again, multiplied out to F32. llama, qwen2, qwen3: 2 layers.
+ * gemma3: 4, a window of 24, every third full. qwen35: 4, every second full, two v heads a k head. qwen3next:
+ * 3, so that the last is recurrent; 6 experts, 2 used. */
 struct gguf_writer *tiny_model(const char *architecture, uint32_t type, uint32_t hidden, bool plain);
-#define TINY_VOCAB 96
+#define TINY_VOCAB         96
+#define TINY_WINDOW        24
+#define TINY_ARCHITECTURES 6
+extern const char *const tiny_architectures[TINY_ARCHITECTURES];
 
 /* ---- running ------------------------------------------------------------------------------------------ */
 
@@ -44,13 +52,20 @@ struct eng_model *open_writer(struct gguf_writer *w, enum kn_isa isa, unsigned t
 /* The paths this machine has, scalar first. */
 size_t isa_list(enum kn_isa out[4]);
 
-/* KV pages for one sequence out of an arena in shuffled order, filled with NaNs. */
+/* What one sequence has: pages of all tables from one arena in shuffled order, filled with NaNs, and live
+ * state at position 0. */
 struct kv {
     uint8_t *arena;
-    void **pages;
+    void **pages;   /* of the full layers, then of each window group */
+    void ***groups; /* a table a window group */
+    void *state;    /* NULL without state */
+    uint32_t n_pages, n_groups;
 };
 struct kv kv_new(const struct eng_model *m, uint32_t tokens, uint32_t seed);
 void kv_free(struct kv *kv);
+/* A step over ids[pos0 .. pos0 + n). */
+struct eng_step_seq kv_step(const struct kv *kv, const uint32_t *ids, uint32_t pos0, uint32_t n,
+                            uint32_t n_logits);
 
 /* Logits of all n tokens, (n, n_vocab), run in chunks of `chunk` from position 0; the caller frees them. */
 float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_t chunk, uint32_t seed);

@@ -14,9 +14,9 @@ static void make_ids(uint32_t *ids, uint32_t n, uint32_t seed)
         ids[i] = next_random(&seed) % TINY_VOCAB;
 }
 
-static const char *const architectures[] = {"llama", "qwen2", "qwen3"};
-static const uint32_t types[] = {FMT_F32, FMT_Q4_1, FMT_Q8_0};
-static const enum kn_kv_dtype dtypes[] = {KN_KV_F32, KN_KV_F16, KN_KV_BF16};
+static const uint32_t types[TINY_ARCHITECTURES] = {FMT_F32, FMT_Q4_1, FMT_Q8_0, FMT_Q4_0, FMT_Q8_0, FMT_BF16};
+static const enum kn_kv_dtype dtypes[TINY_ARCHITECTURES] = {KN_KV_F32,  KN_KV_F16, KN_KV_BF16,
+                                                            KN_KV_BF16, KN_KV_F16, KN_KV_F32};
 
 /* Every architecture, each with another weight and KV type, on every path. */
 static void for_each_model(void (*fn)(struct eng_model *m, const uint32_t *ids, const float *whole))
@@ -25,8 +25,8 @@ static void for_each_model(void (*fn)(struct eng_model *m, const uint32_t *ids, 
     size_t n_isas = isa_list(isas);
     uint32_t ids[N];
     make_ids(ids, N, 77);
-    for (size_t a = 0; a < 3; a++) {
-        struct gguf_writer *w = tiny_model(architectures[a], types[a], 64, false);
+    for (size_t a = 0; a < TINY_ARCHITECTURES; a++) {
+        struct gguf_writer *w = tiny_model(tiny_architectures[a], types[a], 64, false);
         for (size_t i = 0; i < n_isas; i++) {
             struct eng_model *m = open_writer(w, isas[i], 2, dtypes[a]);
             float *whole = run_chunked(m, ids, N, N, 3);
@@ -40,7 +40,7 @@ static void for_each_model(void (*fn)(struct eng_model *m, const uint32_t *ids, 
 
 static void chunks(struct eng_model *m, const uint32_t *ids, const float *whole)
 {
-    static const uint32_t sizes[] = {1, 7, 16, 64};
+    static const uint32_t sizes[] = {1, 7, 16, 64, 100};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         float *logits = run_chunked(m, ids, N, sizes[i], 100 + (uint32_t)i);
         assert_memory_equal(logits, whole, N * TINY_VOCAB * sizeof *logits);
@@ -71,16 +71,11 @@ static void neighbours(struct eng_model *m, const uint32_t *ids, const float *wh
         size_t n = 0, before = 0;
         for (int k = 0; k < 2; k++) {
             if (k == 1)
-                s[n++] = (struct eng_step_seq){
-                    .ids = ids + at, .n = len, .pos0 = at, .pages = mine.pages, .n_logits = wanted};
+                s[n++] = kv_step(&mine, ids, at, len, wanted);
             uint32_t more = k == 0 ? 1 : 9;
             if (other_at[k] + more > N)
                 continue;
-            s[n++] = (struct eng_step_seq){.ids = other[k] + other_at[k],
-                                           .n = more,
-                                           .pos0 = other_at[k],
-                                           .pages = theirs[k].pages,
-                                           .n_logits = 1};
+            s[n++] = kv_step(&theirs[k], other[k], other_at[k], more, 1);
             other_at[k] += more;
             before += k == 0;
         }
@@ -109,8 +104,8 @@ static void threads_and_paths_change_no_bit(void **state)
     size_t n_isas = isa_list(isas);
     uint32_t ids[N];
     make_ids(ids, N, 78);
-    for (size_t a = 0; a < 3; a++) {
-        struct gguf_writer *w = tiny_model(architectures[a], types[a], 64, false);
+    for (size_t a = 0; a < TINY_ARCHITECTURES; a++) {
+        struct gguf_writer *w = tiny_model(tiny_architectures[a], types[a], 64, false);
         float *first = NULL;
         for (size_t i = 0; i < n_isas; i++)
             for (unsigned threads = 1; threads <= 3; threads += 2) {

@@ -138,6 +138,36 @@ static void qwen3_matches_the_reference(void **state)
     golden("qwen3");
 }
 
+static void gemma3_matches_the_reference(void **state)
+{
+    (void)state;
+    golden("gemma3");
+}
+
+static void qwen35_matches_the_reference(void **state)
+{
+    (void)state;
+    golden("qwen35");
+}
+
+static void qwen35_grouped_matches_the_reference(void **state)
+{
+    (void)state;
+    golden("qwen35-grouped");
+}
+
+static void qwen3next_matches_the_reference(void **state)
+{
+    (void)state;
+    golden("qwen3next");
+}
+
+static void qwen3next_grouped_matches_the_reference(void **state)
+{
+    (void)state;
+    golden("qwen3next-grouped");
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 2) {
@@ -149,6 +179,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(llama_matches_the_reference),
         cmocka_unit_test(qwen2_matches_the_reference),
         cmocka_unit_test(qwen3_matches_the_reference),
+        cmocka_unit_test(gemma3_matches_the_reference),
+        cmocka_unit_test(qwen35_matches_the_reference),
+        cmocka_unit_test(qwen35_grouped_matches_the_reference),
+        cmocka_unit_test(qwen3next_matches_the_reference),
+        cmocka_unit_test(qwen3next_grouped_matches_the_reference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,11 +45,7 @@ static double check_prompt(struct eng_model *m, const json_t *prompt, size_t ind
     for (size_t i = 0; i < n + steps; i++)
         ids[i] = (uint32_t)(i < n ? number(in, i) : number(greedy, i - n));
     struct kv kv = kv_new(m, (uint32_t)(n + steps), 1);
-    const struct eng_step_seq s = {.ids = ids,
-                                   .n = (uint32_t)(n + steps),
-                                   .pos0 = 0,
-                                   .pages = kv.pages,
-                                   .n_logits = (uint32_t)steps + 1};
+    const struct eng_step_seq s = kv_step(&kv, ids, 0, (uint32_t)(n + steps), (uint32_t)steps + 1);
     const float *logits;
     assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_OK);
     double worst = 0;
@@ -108,8 +104,7 @@ static void perplexity_matches_with_the_default_kv(void **state)
     double loss = 0;
     for (uint32_t at = 0; at < n; at += chunk) {
         uint32_t len = n - at < chunk ? n - at : chunk;
-        const struct eng_step_seq s = {
-            .ids = ids + at, .n = len, .pos0 = at, .pages = kv.pages, .n_logits = len};
+        const struct eng_step_seq s = kv_step(&kv, ids, at, len, len);
         const float *logits;
         assert_int_equal(eng_forward(m, &s, 1, &logits), ENG_OK);
         for (uint32_t i = 0; i < len && at + i + 1 < n; i++) {
