@@ -208,6 +208,7 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         pthread_mutex_lock(&s->lock);
         s->disk = disk;
         s->disk_budget = c->disk_bytes;
+        s->index.over_disk = true;
         rc = loader_finish_locked(loader);
         pthread_mutex_unlock(&s->lock);
         if (rc != CS_OK)
@@ -273,6 +274,7 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
         rc = index_open(&s->index, &s->arena, s->page_tokens, index_bytes);
     if (rc == CS_OK)
         rc = notes_open(&s->notes, index_bytes);
+    s->index.stateful = s->stateful;
     s->index.bytes += (s->notes.bucket_mask + 1) * sizeof(void *);
     if (rc == CS_OK && s->index.bytes > index_bytes)
         rc = CS_EINVAL;
