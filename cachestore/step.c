@@ -307,13 +307,9 @@ static void state_done_locked(struct cs_sequence *q)
 
 void cs_sequence_state_done(struct cs_sequence *q)
 {
-    struct cs_store *s = q->s;
-    if (!s->stateful)
-        return;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&q->s->lock);
     state_done_locked(q);
-    checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&q->s->lock);
 }
 
 void step_close_locked(struct cs_sequence *q)

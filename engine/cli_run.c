@@ -115,6 +115,8 @@ static void print_usage(const struct eng_usage *u)
     fprintf(stderr, " · prompt %u, reused %u", u->prompt_tokens, reused);
     if (u->reuse.tokens_disk)
         fprintf(stderr, " (%u from disk)", u->reuse.tokens_disk);
+    else if (u->reuse.tokens_matched > reused)
+        fprintf(stderr, " of %u matched (%s)", u->reuse.tokens_matched, cs_miss_name(u->reuse.miss));
     else if (u->reuse.miss != CS_MISS_NONE)
         fprintf(stderr, " (%s)", cs_miss_name(u->reuse.miss));
     if (u->prefill_ms > 0)

@@ -3,8 +3,9 @@
  *
  * Sequences wait in the order of their tickets. Those that come next are looked up in the store early, so
  * that their restores run while they wait. A sequence is admitted when the store has answered and the arena
- * has room for all of its ids, and, while others run, for a few pages more of each of those: a preempted
- * sequence that came back for one free page would be pushed out again at once.
+ * has room for all of its ids and its windows, and, while others run, for a few pages more of each of those
+ * and their full windows: a preempted sequence that came back for one free page would be pushed out again at
+ * once.
  *
  * Of prompts with the same beginning that come together, one computes it and the others wait for that part.
  */
@@ -14,7 +15,7 @@
 #define HEADROOM_PAGES 8 /* kept free for each running sequence when another one is admitted */
 #define FOLLOW_PAGES   4 /* what another sequence must save for a prompt to wait for it */
 
-static size_t pages_available(const struct eng_engine *e)
+size_t admission_available(const struct eng_engine *e)
 {
     struct cs_stats s;
     cs_stats_get(e->store, &s);
@@ -67,16 +68,26 @@ void admission_take_cancels(struct eng_engine *e)
     }
 }
 
-static size_t headroom_pages(const struct eng_engine *e)
+/* Blocks for a sequence's ids and its windows when its first `reused` tokens are there. */
+static size_t blocks_needed(const struct eng_engine *e, const struct sequence *q, size_t reused)
 {
-    size_t pages = 0;
+    return pages_of(q->ids.n + 1) - reused / PAGE + sizing_window_blocks(e->state, q->ids.n + 1);
+}
+
+/* What those that run will take soon, and one checkpoint, or the first preemption would lose its state. */
+static size_t headroom_blocks(const struct eng_engine *e)
+{
+    size_t blocks = e->running.n > 0 ? e->state_blocks : 0;
     for (size_t i = 0; i < e->running.n; i++) {
         const struct sequence *q = e->running.at[i];
         size_t end = q->request->n_prompt + q->request->max_tokens;
         size_t more = pages_of(end) > pages_of(q->ids.n) ? pages_of(end) - pages_of(q->ids.n) : 0;
-        pages += more < HEADROOM_PAGES ? more : HEADROOM_PAGES;
+        more = more < HEADROOM_PAGES ? more : HEADROOM_PAGES;
+        size_t windows = sizing_window_blocks(e->state, q->ids.n + more * PAGE);
+        size_t held = sequence_window_blocks(e, q->n_computed, 0);
+        blocks += more + (windows > held ? windows - held : 0);
     }
-    return pages;
+    return blocks;
 }
 
 /* Gives up the look-ahead of one waiting sequence, the youngest that has any. */
@@ -85,7 +96,7 @@ bool admission_drop_look_ahead(struct eng_engine *e, const struct sequence *exce
     for (size_t i = e->waiting.n; i > 0; i--) {
         struct sequence *q = e->waiting.at[i - 1];
         if (q->kv && q != except) {
-            sequence_close(q);
+            sequence_close(e, q);
             return true;
         }
     }
@@ -101,6 +112,7 @@ static void admit(struct eng_engine *e, struct sequence *q)
     q->n_computed = q->reuse.tokens_device + q->reuse.tokens_disk;
     q->n_published = q->n_computed;
     q->full_since_s = 0;
+    sequence_resume(e, q);
     if (r->admitted)
         return;
     r->admitted = true;
@@ -123,11 +135,11 @@ static bool settle(struct eng_engine *e, struct sequence *q)
     if (!q->settled)
         return false;
     size_t reused = q->reuse.tokens_device + q->reuse.tokens_disk;
-    if (q->reopened || reused == (q->ids.n - 1) / PAGE * PAGE ||
+    if (q->reopened || reused == (q->ids.n - 1) / e->state->grid * e->state->grid ||
         q->opened_at == atomic_load(&e->published_pages))
         return true;
     q->reopened = true;
-    sequence_close(q);
+    sequence_close(e, q);
     if (sequence_open(e, q) != ENG_OK)
         return false;
     q->settled = cs_sequence_poll(q->kv, &q->reuse) == 1;
@@ -136,11 +148,11 @@ static bool settle(struct eng_engine *e, struct sequence *q)
 
 enum room { ROOM_TAKEN, ROOM_LATER, ROOM_NONE, ROOM_NO_MEMORY };
 
-/* Pages for all of the sequence's ids and one token more. */
+/* Pages for all of the sequence's ids and one token more; those of windows are taken step by step. */
 static enum room take_room(struct eng_engine *e, struct sequence *q)
 {
-    size_t need = pages_of(q->ids.n + 1) - (q->reuse.tokens_device + q->reuse.tokens_disk) / PAGE;
-    if (e->running.n > 0 && pages_available(e) < need + headroom_pages(e))
+    size_t need = blocks_needed(e, q, q->reuse.tokens_device + q->reuse.tokens_disk);
+    if (e->running.n > 0 && admission_available(e) < need + headroom_blocks(e))
         return ROOM_LATER;
     for (;;) {
         int rc = cs_sequence_grow(q->kv, q->ids.n + 1);
@@ -156,7 +168,7 @@ static enum room take_room(struct eng_engine *e, struct sequence *q)
     double now = engine_now_s();
     if (q->full_since_s <= 0)
         q->full_since_s = now;
-    return now - q->full_since_s < SEQUENCE_PATIENCE_S ? ROOM_LATER : ROOM_NONE;
+    return now - q->full_since_s < e->patience_s ? ROOM_LATER : ROOM_NONE;
 }
 
 /* True: a running sequence is computing a good part of q's prompt just now. It is cheaper to wait until that
@@ -175,10 +187,12 @@ static bool follows_another(struct eng_engine *e, struct sequence *q)
         while (common < most &&
                memcmp(r->ids.data + common, q->ids.data + common, PAGE * sizeof(uint32_t)) == 0)
             common += PAGE;
+        common = common / e->state->grid * e->state->grid;
         if (common < reused + FOLLOW_PAGES * PAGE || common <= r->n_published)
             continue;
         if (r->publish_at == 0 || common < r->publish_at)
             r->publish_at = common;
+        sequence_want_branch(e, r, (uint32_t)common);
         waits = true;
     }
     if (waits)
@@ -194,7 +208,7 @@ void admission_admit(struct eng_engine *e)
     while (i < e->waiting.n && e->running.n < e->max_concurrency) {
         struct sequence *q = e->waiting.at[i];
         if (!q->kv) {
-            if (e->running.n > 0 && pages_available(e) < pages_of(q->ids.n + 1) + headroom_pages(e))
+            if (e->running.n > 0 && admission_available(e) < blocks_needed(e, q, 0) + headroom_blocks(e))
                 return;
             q->reopened = true;
             if (sequence_open(e, q) != ENG_OK) {
@@ -229,12 +243,13 @@ void admission_admit(struct eng_engine *e)
 void admission_look_ahead(struct eng_engine *e)
 {
     size_t n = e->waiting.n < e->max_concurrency ? e->waiting.n : e->max_concurrency;
-    size_t available = n > 0 ? pages_available(e) : 0;
-    size_t headroom = headroom_pages(e);
+    size_t available = n > 0 ? admission_available(e) : 0;
+    size_t headroom = headroom_blocks(e);
     for (size_t i = 0; i < n; i++) {
         struct sequence *q = e->waiting.at[i];
-        if (!q->kv && available >= pages_of(q->ids.n) + headroom) {
-            available -= pages_of(q->ids.n);
+        size_t need = blocks_needed(e, q, 0) + e->state_blocks;
+        if (!q->kv && available >= need + headroom) {
+            available -= need;
             (void)sequence_open(e, q);
         }
     }

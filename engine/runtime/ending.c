@@ -2,8 +2,8 @@
  * Publishing what a sequence has, and ending it. Engine thread only.
  *
  * Three moments publish: the end of a prompt (with the notes of its messages), the end of a reply (with the
- * reply's note, before the client hears of the end), and a preemption or cancel (what there is). The last
- * sampled token has no KV and is never part of it.
+ * reply's note, before the client hears of the end), and a preemption or cancel (what there is). Each is one
+ * call with all pages and checkpoints. The last sampled token has no KV and is never part of it.
  */
 #include "engine/runtime/engine_internal.h"
 #include <stdio.h>
@@ -20,21 +20,23 @@ void sequence_publish(struct eng_engine *e, struct sequence *q, const struct cs_
         n_notes = 1;
     else if (r->memo)
         notes = memo_take(r->memo, q->n_computed, &n_notes);
-    if (q->n_computed / PAGE == q->n_published / PAGE && n_notes == 0)
+    if (q->n_computed / PAGE == q->n_published / PAGE && n_notes == 0 && !q->captured)
         return;
     int rc = cs_sequence_publish(q->kv, q->ids.data, q->n_computed, notes, n_notes);
     if (rc != CS_OK && !e->publish_failed) {
         e->publish_failed = true;
         engine_log(e, CS_LOG_WARN, "publishing to the prefix cache failed: %s (said once)", cs_strerror(rc));
     }
-    atomic_fetch_add(&e->published_pages, q->n_computed / PAGE - q->n_published / PAGE);
+    atomic_fetch_add(&e->published_pages, q->n_computed / PAGE - q->n_published / PAGE + q->captured);
     q->n_published = q->n_computed;
+    q->captured = false;
 }
 
 static void publish_reply(struct eng_engine *e, struct sequence *q)
 {
     struct request *r = q->request;
     struct cs_note note;
+    sequence_capture_end(e, q);
     if (r->memo && q->n_sampled > 0 &&
         memo_reply(r->memo, q->ids.data, r->n_prompt, r->reply_run, q->n_sampled, q->shown.data, q->shown.len,
                    &note) == ENG_OK) {
@@ -78,7 +80,7 @@ static void request_done(struct eng_engine *e, struct request *r)
 
     if (r->on_done)
         r->on_done(r->ctx, r->result, &r->usage);
-    request_free(r);
+    request_free(e, r);
 }
 
 /* Ends one choice. Everything is published before the client hears of the end. May free the request. */
@@ -88,7 +90,7 @@ void sequence_finish(struct eng_engine *e, struct sequence *q, enum eng_finish f
     if (reply_end_text(q) != ENG_OK)
         q->shown.len = 0;
     publish_reply(e, q);
-    sequence_close(q);
+    sequence_close(e, q);
     if (q->state == SEQUENCE_RUNNING)
         sequence_list_remove(&e->running, q);
     else if (q->state == SEQUENCE_WAITING)

@@ -14,6 +14,7 @@
 #define QUEUE_DEFAULT       256
 #define DISK_DEFAULT_BYTES  ((uint64_t)16 << 30)
 #define RESTORE_DEADLINE_MS 250
+#define PATIENCE_MS         2000
 #define LINE_COLUMNS        100 /* of a start-up line before its seconds */
 
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
@@ -127,6 +128,8 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
         return ENG_EFORMAT;
     }
     e->backend = eng_model_backend(e->model);
+    e->state = eng_model_state(e->model);
+    e->stateful = e->state->window_groups > 0 || e->state->state_bytes > 0;
     e->context = eng_model_context(e->model);
     if (e->context > d->context_trained)
         engine_log(e, CS_LOG_WARN,
@@ -138,15 +141,41 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
     return ENG_OK;
 }
 
-/* Bytes of the arena, and why that many. */
-static uint64_t size_arena(struct eng_engine *e, const struct eng_config *c, uint64_t stride,
-                           const char **reason)
+/* Takes the live state off the KV budget; *arena_bytes is what is left, and *reason why that many. Live state
+ * may take half: with less memory fewer sequences run at once. */
+static int size_cache(struct eng_engine *e, const struct eng_config *c, uint64_t *arena_bytes,
+                      const char **reason)
 {
+    double start = engine_now_s();
     uint64_t kv = c->kv_cache_bytes;
+    uint64_t region = sizing_live_bytes(e->state);
     *reason = "as asked";
-    if (kv == 0)
-        kv = sizing_kv_bytes(stride, e->context, e->max_concurrency, c->kv_limit, 0, reason);
-    return kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
+    if (kv == 0) {
+        uint64_t blocks = sizing_context_blocks(e->state, e->stride, e->context);
+        uint64_t pages = blocks > UINT64_MAX / e->stride ? UINT64_MAX : blocks * e->stride;
+        kv = sizing_kv_bytes(pages > UINT64_MAX - region ? UINT64_MAX : pages + region, e->max_concurrency,
+                             c->kv_limit, 0, reason);
+    }
+    if (region > 0) {
+        uint64_t most = kv / 2 / region;
+        most = most > 0 ? most : 1;
+        if (most < e->max_concurrency) {
+            engine_log(
+                e, CS_LOG_WARN,
+                "the KV cache holds the live state of %llu sequences, so that many run at once, not %u",
+                (unsigned long long)most, e->max_concurrency);
+            e->max_concurrency = (uint32_t)most;
+        }
+        if (live_pool_open(&e->live, region, e->max_concurrency) != ENG_OK)
+            return ENG_ENOMEM;
+        kv = kv > e->live.mapped_bytes ? kv - e->live.mapped_bytes : 0;
+        char a[32];
+        char b[32];
+        log_step(e, "Reserve state", start, "%s · %u sequences of %s · taken off the KV cache",
+                 sizing_text(e->live.mapped_bytes, a), e->max_concurrency, sizing_text(region, b));
+    }
+    *arena_bytes = kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
+    return ENG_OK;
 }
 
 static uint64_t size_disk(const struct eng_config *c)
@@ -174,6 +203,19 @@ static void mix_fingerprint(const struct eng_engine *e, uint8_t out[32])
     }
 }
 
+/* "48.0 KiB a page · 7.5 MiB a checkpoint" */
+static void log_cache(struct eng_engine *e, double start, uint64_t arena_bytes, uint64_t tokens,
+                      const char *reason)
+{
+    char a[32];
+    char b[64] = "";
+    if (e->stateful)
+        snprintf(b, sizeof b, " of %s",
+                 sizing_text(sizing_checkpoint_blocks(e->state, e->stride) * e->stride, a));
+    log_step(e, "Allocate cache", start, "%s · %llu tokens · checkpoints%s by bytes · %s",
+             sizing_text(arena_bytes, a), (unsigned long long)tokens, b, reason);
+}
+
 static int open_store(struct eng_engine *e, const struct eng_config *c, char *err, size_t err_len)
 {
     double start = engine_now_s();
@@ -182,10 +224,18 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         config = *c->store_shape;
     config.page_tokens = KN_PAGE_TOKENS;
     config.page_bytes = kn_kv_page_bytes(eng_model_kv(e->model));
-    uint64_t stride = (config.page_bytes + 4095) / 4096 * 4096;
+    config.window_groups = e->state->window_groups;
+    config.window_tokens = e->state->window;
+    config.state_bytes = e->state->state_bytes;
+    config.grid_tokens = e->state->grid;
+    e->stride = (config.page_bytes + 4095) / 4096 * 4096;
+    e->state_blocks = (uint32_t)sizing_state_blocks(e->state, e->stride);
     const char *reason;
     mix_fingerprint(e, config.fingerprint);
-    config.arena_bytes = size_arena(e, c, stride, &reason);
+    if (size_cache(e, c, &config.arena_bytes, &reason) != ENG_OK) {
+        snprintf(err, err_len, "no memory for the live state of %u sequences", e->max_concurrency);
+        return ENG_ENOMEM;
+    }
     config.disk_dir = c->disk_dir;
     config.disk_bytes = size_disk(c);
     config.restore_deadline_ms = c->restore_deadline_ms == UINT32_MAX ? 0
@@ -194,7 +244,8 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     config.log = c->log;
     config.log_ctx = c->log_ctx;
     char a[32];
-    if (config.arena_bytes / stride < 2) {
+    uint64_t tokens = sizing_tokens(e->state, config.arena_bytes / e->stride);
+    if (tokens < 2 * (uint64_t)KN_PAGE_TOKENS) {
         snprintf(err, err_len, "a KV cache of %s holds less than two pages of %u tokens",
                  sizing_text(config.arena_bytes, a), KN_PAGE_TOKENS);
         return ENG_EINVAL;
@@ -210,14 +261,12 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
 
     struct cs_stats s;
     cs_stats_get(e->store, &s);
-    uint64_t tokens = s.pages_total * KN_PAGE_TOKENS;
     if (tokens < e->context) {
         engine_log(e, CS_LOG_WARN, "the KV cache holds %llu tokens, so that is the context, not %u",
                    (unsigned long long)tokens, e->context);
         e->context = (uint32_t)tokens;
     }
-    log_step(e, "Allocate cache", start, "%s · %llu tokens · checkpoints by bytes · %s",
-             sizing_text(config.arena_bytes, a), (unsigned long long)tokens, reason);
+    log_cache(e, start, config.arena_bytes, s.pages_total * KN_PAGE_TOKENS, reason);
     if (c->disk_dir && s.disk_on)
         log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu spans · %s", c->disk_dir,
                  sizing_text(s.disk_bytes, (char[32]){0}), sizing_text(s.disk_budget, a),
@@ -230,7 +279,8 @@ static int start_thread(struct eng_engine *e)
     uint32_t n = e->max_concurrency;
     e->batch = calloc(n, sizeof *e->batch);
     e->batch_of = calloc(n, sizeof(struct sequence *));
-    if (!e->batch || !e->batch_of || sequence_list_reserve(&e->running, n) != ENG_OK ||
+    e->batch_windows = calloc((size_t)n * e->state->window_groups + 1, sizeof(void *const *));
+    if (!e->batch || !e->batch_of || !e->batch_windows || sequence_list_reserve(&e->running, n) != ENG_OK ||
         sampler_new(e->n_vocab, &e->sampler) != ENG_OK)
         return ENG_ENOMEM;
     if (pthread_create(&e->thread, NULL, scheduler_thread, e) != 0)
@@ -252,6 +302,7 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
     e->log_ctx = c->log_ctx;
     e->max_concurrency = c->max_concurrency ? c->max_concurrency : SIZING_CONCURRENCY_DEFAULT;
     e->max_queue = c->max_queue ? c->max_queue : QUEUE_DEFAULT;
+    e->patience_s = (c->page_patience_ms ? c->page_patience_ms : PATIENCE_MS) / 1e3;
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->wake_lock, NULL);
     pthread_condattr_t attr;
@@ -311,6 +362,7 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
     if (e->store)
         close_store(e, deadline_ms);
     sampler_free(e->sampler);
+    live_pool_close(&e->live);
     if (e->model)
         eng_model_close(e->model);
     if (e->tokenizer)
@@ -320,6 +372,7 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
     free(e->submitted.at);
     free(e->batch);
     free(e->batch_of);
+    free(e->batch_windows);
     free(e->infos);
     pthread_cond_destroy(&e->wake_cond);
     pthread_mutex_destroy(&e->wake_lock);

@@ -15,6 +15,7 @@
 #ifndef ISOTHERM_ENGINE_RUNTIME_INTERNAL_H
 #define ISOTHERM_ENGINE_RUNTIME_INTERNAL_H
 
+#include "engine/runtime/live.h"
 #include "engine/runtime/memo.h"
 #include "engine/runtime/pace.h"
 #include "engine/runtime/runtime.h"
@@ -50,6 +51,15 @@ struct sequence {
     struct cs_reuse reuse;
     double full_since_s; /* the arena has had no page for it, though it is alone, since; 0: no */
 
+    /* Of models with windows or state (checkpoints.c). */
+    void *live;         /* recurrent state at n_computed; NULL while it does not run, or without state */
+    bool state_lost;    /* a forward failed half way: nothing may be captured any more */
+    bool stepping;      /* between the two ends of a step; dense models too */
+    bool captured;      /* there is a checkpoint to publish */
+    uint32_t branch_at; /* another sequence leaves this one there; 0: none does */
+    struct eng_capture *captures; /* of this step */
+    uint32_t n_captures, cap_captures;
+
     struct eng_ids ids;
     size_t n_computed;
     size_t n_published;
@@ -73,6 +83,8 @@ struct request {
     eng_request_id id;
     struct cs_tenant tenant;
     size_t n_prompt, reply_run;
+    struct cs_boundary *boundaries; /* ascending, before the prompt's end */
+    size_t n_boundaries;
     struct eng_memo *memo;
     struct eng_sampling sampling; /* bias is its own copy */
     uint32_t max_tokens;          /* never 0; within the context */
@@ -109,7 +121,12 @@ struct eng_engine {
     struct sampler *sampler;
     uint32_t context, max_concurrency, max_queue;
     uint32_t n_vocab, n_logits; /* tokens that may be sampled; floats in a row of logits */
-    char no_template[200];      /* why render refuses when chat is NULL */
+    const struct eng_state_desc *state;
+    bool stateful;         /* windows or state: sequences resume at checkpoints */
+    uint64_t stride;       /* of a block of the arena */
+    uint32_t state_blocks; /* that the state of a checkpoint takes */
+    double patience_s;     /* how long a sequence that is alone waits for a page */
+    char no_template[200]; /* why render refuses when chat is NULL */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
     pthread_t thread;
@@ -118,8 +135,10 @@ struct eng_engine {
     /* The engine thread's own. */
     struct sequence_list waiting, running;
     struct pace pace;
-    struct eng_step_seq *batch; /* (max_concurrency) */
-    struct sequence **batch_of; /* (max_concurrency); NULL once a sequence has ended in this step */
+    struct live_pool live;
+    struct eng_step_seq *batch;  /* (max_concurrency) */
+    void *const **batch_windows; /* (max_concurrency, window groups) */
+    struct sequence **batch_of;  /* (max_concurrency); NULL once a sequence has ended in this step */
     size_t n_batch;
     struct eng_token_info *infos;
     size_t cap_infos;
@@ -162,8 +181,8 @@ void engine_wake(void *engine); /* any thread */
 void engine_sleep(struct eng_engine *e, unsigned timeout_ms);
 /* Looks the sequence's ids up; what is on disk starts loading. Any thread that owns the sequence. */
 int sequence_open(struct eng_engine *e, struct sequence *q);
-void sequence_close(struct sequence *q);
-void request_free(struct request *r);
+void sequence_close(struct eng_engine *e, struct sequence *q);
+void request_free(struct eng_engine *e, struct request *r);
 
 /* reply.c */
 /* Samples from logits (n_vocab), takes the token into the reply, and says whether the reply ends with it. */
@@ -173,8 +192,23 @@ void reply_report(struct eng_engine *e, struct sequence *q, enum eng_finish fini
 /* No text comes any more: what was held back is settled. Before the reply's note is made. */
 int reply_end_text(struct sequence *q);
 
+/* checkpoints.c */
+/* Admitted: the live state at n_computed, and the boundaries where the sequence may be resumed later. */
+void sequence_resume(struct eng_engine *e, struct sequence *q);
+/* Another sequence will leave this one at `position`, on the grid: a checkpoint there serves both. */
+void sequence_want_branch(struct eng_engine *e, struct sequence *q, uint32_t position);
+/* Window pages and checkpoints of q's chunk. CS_OK, CS_EFULL, CS_ENOMEM. */
+int sequence_step_begin(struct eng_engine *e, struct sequence *q);
+/* After it, n_computed moved on already; or a step that did not happen. Without a begun step: nothing. */
+void sequence_step_end(struct eng_engine *e, struct sequence *q, bool computed);
+/* A checkpoint at the last grid position, to be published with what has been computed. */
+void sequence_capture_end(struct eng_engine *e, struct sequence *q);
+/* Blocks of the window pages that a sequence holds while n tokens at pos are computed; n 0: before them. */
+size_t sequence_window_blocks(const struct eng_engine *e, size_t pos, size_t n);
+
 /* ending.c */
-/* Publishes the full pages of what is computed; reply: its note, or NULL for the prompt's notes. */
+/* Publishes the full pages and checkpoints of what is computed; reply: its note, or NULL for the prompt's
+ * notes. */
 void sequence_publish(struct eng_engine *e, struct sequence *q, const struct cs_note *reply);
 /* Ends one choice, and its request with the last one: that frees both. */
 void sequence_finish(struct eng_engine *e, struct sequence *q, enum eng_finish finish);
@@ -183,7 +217,8 @@ void request_finish(struct eng_engine *e, struct request *r, enum eng_finish fin
 void request_fail(struct eng_engine *e, struct request *r, int result, const char *message);
 
 /* admission.c */
-#define SEQUENCE_PATIENCE_S 2.0 /* how long one that is alone waits for a page */
+/* Blocks of the arena that no sequence holds. */
+size_t admission_available(const struct eng_engine *e);
 int admission_queue(struct eng_engine *e, struct sequence *q);
 bool admission_take_new(struct eng_engine *e, bool *cancels);
 void admission_take_cancels(struct eng_engine *e);

@@ -4,9 +4,10 @@
  * the machine better.
  *
  * The work of n tokens from position p on is n * (1 + (p + n / 2) / knee), in units of one token at depth 0:
- * the weights cost each token 2 * parameters operations, attention 4 * layers * heads * head_dim for each
- * position it sees, and the knee is where the two are equal. What a unit takes is learned step by step
- * (exponential average), so it follows the machine and its neighbours.
+ * the weights cost each token 2 * parameters operations, attention 4 * full layers * heads * head_dim for
+ * each position it sees (what a window or a recurrent layer does has no depth), and the knee is where the two
+ * are equal. What a unit takes is learned step by step (exponential average), so it follows the machine and
+ * its neighbours.
  */
 #include "engine/runtime/pace.h"
 #include "kernels/kernels.h"
@@ -20,7 +21,7 @@
 
 void pace_init(struct pace *p, const struct eng_model_desc *d, enum eng_policy policy, uint32_t fixed_tokens)
 {
-    double attention = 4.0 * d->n_layers * d->n_heads * d->head_dim;
+    double attention = 4.0 * d->n_full * d->n_heads * d->head_dim;
     double weights = 2.0 * (double)d->parameters;
     *p = (struct pace){
         .knee = attention > 0 && weights > 0 ? weights / attention : 4096,

@@ -99,33 +99,40 @@ int sequence_open(struct eng_engine *e, struct sequence *q)
     return ENG_OK;
 }
 
-void sequence_close(struct sequence *q)
+void sequence_close(struct eng_engine *e, struct sequence *q)
 {
     if (q->kv)
         cs_sequence_close(q->kv);
+    live_pool_give(&e->live, q->live);
     q->kv = NULL;
+    q->live = NULL;
+    q->stepping = false;
+    q->captured = false;
+    q->branch_at = 0;
     q->settled = false;
     q->n_computed = 0;
     q->n_published = 0;
     q->publish_at = 0;
 }
 
-void request_free(struct request *r)
+void request_free(struct eng_engine *e, struct request *r)
 {
     if (!r)
         return;
     for (uint32_t i = 0; r->choices && i < r->n_choices; i++) {
         struct sequence *q = &r->choices[i];
-        sequence_close(q);
+        sequence_close(e, q);
         eng_ids_free(&q->ids);
         stop_stream_free(&q->stop);
         free(q->fresh.data);
         free(q->shown.data);
         free(q->held);
+        free(q->captures);
         if (q->hash)
             XXH3_freeState(q->hash);
     }
     free(r->choices);
+    free(r->boundaries);
     free((void *)r->sampling.bias);
     stop_set_free(&r->stop);
     memo_free(r->memo);
@@ -175,8 +182,25 @@ static int sequence_init(struct sequence *q, struct request *r, uint32_t choice,
     return ENG_OK;
 }
 
-static int request_new(const struct eng_engine *e, const struct eng_request *from, struct request **out,
-                       char *err, size_t err_len)
+/* Where the prompt's messages begin. Its end is no boundary like these: the last token is computed again. */
+static int take_boundaries(struct request *r, const struct eng_prompt *p)
+{
+    if (p->n_boundaries == 0)
+        return ENG_OK;
+    r->boundaries = calloc(p->n_boundaries, sizeof *r->boundaries);
+    if (!r->boundaries)
+        return ENG_ENOMEM;
+    for (size_t i = 0; i < p->n_boundaries; i++) {
+        const struct eng_boundary *b = &p->boundaries[i];
+        if (b->position > 0 && b->position < r->n_prompt)
+            r->boundaries[r->n_boundaries++] =
+                (struct cs_boundary){b->position, b->ends_system ? CS_BOUNDARY_SYSTEM : CS_BOUNDARY_TURN};
+    }
+    return ENG_OK;
+}
+
+static int request_new(struct eng_engine *e, const struct eng_request *from, struct request **out, char *err,
+                       size_t err_len)
 {
     int rc = ENG_ENOMEM;
     snprintf(err, err_len, "out of memory");
@@ -204,6 +228,9 @@ static int request_new(const struct eng_engine *e, const struct eng_request *fro
             snprintf(err, err_len, "a stop string is empty or is not UTF-8");
         goto fail;
     }
+    rc = take_boundaries(r, from->prompt);
+    if (rc != ENG_OK)
+        goto fail;
     rc = ENG_ENOMEM;
     r->ignore_eos = from->ignore_eos;
     r->on_event = from->on_event;
@@ -224,7 +251,7 @@ static int request_new(const struct eng_engine *e, const struct eng_request *fro
     *out = r;
     return ENG_OK;
 fail:
-    request_free(r);
+    request_free(e, r);
     return rc;
 }
 
@@ -261,7 +288,7 @@ int eng_submit(struct eng_engine *e, const struct eng_request *from, eng_request
         rc = queue_reserve(e, &look_ahead, err, err_len);
     eng_prompt_free(from->prompt);
     if (rc != ENG_OK) {
-        request_free(r);
+        request_free(e, r);
         return rc;
     }
     if (look_ahead)
@@ -286,7 +313,7 @@ int eng_submit(struct eng_engine *e, const struct eng_request *from, eng_request
     pthread_mutex_unlock(&e->lock);
     if (rc != ENG_OK) {
         snprintf(err, err_len, "out of memory");
-        request_free(r);
+        request_free(e, r);
     }
     engine_wake(e);
     return rc;

@@ -47,15 +47,18 @@ struct eng_config {
     uint32_t max_queue;       /* waiting requests; 0: 256 */
     uint32_t prefill_chunk;   /* tokens; 0: by step time */
     enum eng_policy policy;
-    uint64_t kv_cache_bytes; /* 0: by kv_limit; the arena is this plus prefix_cache_bytes */
+    uint64_t kv_cache_bytes; /* 0: by kv_limit; the arena is this plus prefix_cache_bytes, less the live state
+                                of max_concurrency sequences */
     enum eng_kv_limit kv_limit;
     uint64_t prefix_cache_bytes;
     const char *disk_dir;
     uint64_t disk_bytes;          /* 0: 16 GiB, at most half of what the file system has free */
     uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
     const char *chat_template;    /* NULL: from the file */
-    /* NULL, or where to take index_bytes and the disk tier's shape from (span_bytes .. inflight_bytes); its
-     * other fields are not read. Tests use tiny ones. */
+    uint32_t
+        page_patience_ms; /* how long a sequence that is alone waits for a page before it ends; 0: 2000 */
+    /* NULL, or where to take index_bytes, checkpoints_a_path, checkpoint_grace_ms and the disk tier's shape
+     * from (span_bytes .. inflight_bytes); its other fields are not read. Tests use tiny ones. */
     const struct cs_config *store_shape;
     /* One line a start-up step ("Allocate cache", "21.2 GiB · ...", seconds) and one a notable event. */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
@@ -191,6 +194,10 @@ void eng_cancel(struct eng_engine *e, eng_request_id id);
 struct eng_engine_stats {
     uint64_t requests, finished, cancelled, failed, rejected_full, preemptions;
     uint64_t prompt_tokens, reused_tokens, prefilled_tokens, decoded_tokens, forwards;
+    /* Recurrent state: written by a forward at a checkpoint inside it; copied out at the end of a turn;
+     * copied in when a sequence resumes; the bytes of all three. Of a model with windows only, checkpoints
+     * are references and nothing is copied: captures are counted, bytes are 0. */
+    uint64_t state_captures, state_saves, state_loads, state_bytes;
     uint32_t running, waiting;
     double prefill_seconds, decode_seconds;
 };

@@ -14,6 +14,11 @@
  * it and a few pages more for everybody who runs, so two sequences cannot push each other out in turn without
  * both getting somewhere. One that is alone and finds no page is given time (the store may be writing) and
  * then ends.
+ *
+ * Windows need pages for a whole chunk at once. When they are short, what the sequence has is published first
+ * (its checkpoints can be evicted then), and the chunk is cut before anybody is preempted for it: where a
+ * chunk ends changes no bit. A preempted sequence must leave a checkpoint, or it would begin again, so one's
+ * worth of memory is kept from growth while there is somebody to preempt.
  */
 #include "engine/runtime/engine_internal.h"
 #include <inttypes.h>
@@ -30,8 +35,9 @@ static void preempt(struct eng_engine *e, struct sequence *q)
     engine_log(e, CS_LOG_INFO,
                "request %" PRIu64 " waits again at %zu tokens: %zu sequences fill the KV cache",
                q->request->id, q->ids.n, e->running.n);
+    sequence_capture_end(e, q);
     sequence_publish(e, q, NULL);
-    sequence_close(q);
+    sequence_close(e, q);
     sequence_list_remove(&e->running, q);
     (void)sequence_list_insert(&e->waiting, q); /* admission_queue left room */
     q->state = SEQUENCE_WAITING;
@@ -43,17 +49,36 @@ static void preempt(struct eng_engine *e, struct sequence *q)
     pthread_mutex_unlock(&e->lock);
 }
 
+static int take_pages(struct eng_engine *e, struct sequence *q)
+{
+    size_t have = cs_sequence_n_pages(q->kv);
+    size_t want = pages_of(q->n_computed + q->chunk);
+    if (want > have && e->state_blocks > 0 && e->running.n > 1 &&
+        admission_available(e) < want - have + e->state_blocks)
+        return CS_EFULL;
+    int rc = cs_sequence_grow(q->kv, q->n_computed + q->chunk);
+    return rc == CS_OK ? sequence_step_begin(e, q) : rc;
+}
+
 /* Room for q's chunk; others, or q itself, may have to go for it. False: q is not in this step. */
 static bool make_room(struct eng_engine *e, struct sequence *q)
 {
     for (;;) {
-        int rc = cs_sequence_grow(q->kv, q->n_computed + q->chunk);
+        int rc = take_pages(e, q);
         if (rc == CS_OK) {
             q->full_since_s = 0;
             return true;
         }
         if (rc == CS_EFULL && admission_drop_look_ahead(e, q))
             continue;
+        if (rc == CS_EFULL && q->captured) {
+            sequence_publish(e, q, NULL);
+            continue;
+        }
+        if (rc == CS_EFULL && e->state->window_groups > 0 && q->chunk > PAGE) {
+            q->chunk = q->chunk / 2 > PAGE ? q->chunk / 2 : PAGE;
+            continue;
+        }
         if (rc == CS_EFULL && e->running.n > 1) {
             struct sequence *victim = e->running.at[e->running.n - 1];
             preempt(e, victim);
@@ -67,7 +92,7 @@ static bool make_room(struct eng_engine *e, struct sequence *q)
     double now = engine_now_s();
     if (q->full_since_s <= 0)
         q->full_since_s = now;
-    if (now - q->full_since_s >= SEQUENCE_PATIENCE_S) {
+    if (now - q->full_since_s >= e->patience_s) {
         engine_log(e, CS_LOG_WARN, "request %" PRIu64 " ends at %zu tokens: the KV cache has no page left",
                    q->request->id, q->ids.n);
         if (q->n_sampled > 0)
@@ -183,15 +208,23 @@ static size_t build_batch(struct eng_engine *e)
     size_t n = 0;
     for (size_t i = 0; i < e->running.n; i++) {
         struct sequence *q = e->running.at[i];
-        /* The second test: one that was passed over when a failing neighbour left the list. */
-        if (q->chunk == 0 || cs_sequence_n_pages(q->kv) < pages_of(q->n_computed + q->chunk))
+        if (!q->stepping) /* no room, or passed over when a failing neighbour left the list */
             continue;
+        uint32_t groups = e->state->window_groups;
+        void *const **windows = e->batch_windows + n * groups;
+        for (uint32_t g = 0; g < groups; g++)
+            windows[g] = cs_sequence_window_pages(q->kv, g);
+        bool has_state = e->state->state_bytes > 0;
         e->batch_of[n] = q;
         e->batch[n++] = (struct eng_step_seq){
             .ids = q->ids.data + q->n_computed,
             .n = q->chunk,
             .pos0 = (uint32_t)q->n_computed,
             .pages = cs_sequence_pages(q->kv),
+            .window_pages = groups > 0 ? windows : NULL,
+            .state = q->live,
+            .captures = has_state ? q->captures : NULL,
+            .n_captures = has_state ? q->n_captures : 0,
             .n_logits = q->chunk == tokens_left(q),
         };
     }
@@ -239,14 +272,20 @@ static bool step(struct eng_engine *e)
     int rc = eng_forward(e->model, e->batch, n, &logits);
     if (rc != ENG_OK) {
         engine_log(e, CS_LOG_WARN, "a forward pass failed: %s", eng_strerror(rc));
+        for (size_t i = 0; i < n; i++) {
+            e->batch_of[i]->state_lost = true;
+            sequence_step_end(e, e->batch_of[i], false);
+        }
         while (e->running.n > 0)
             request_fail(e, e->running.at[0]->request, rc, "the forward pass failed");
         e->n_batch = 0;
         return true;
     }
     account(e, n, engine_now_s() - start);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         e->batch_of[i]->n_computed += e->batch[i].n;
+        sequence_step_end(e, e->batch_of[i], true);
+    }
     for (size_t i = 0; i < n; i++) {
         const float *row = logits;
         logits += (size_t)e->batch[i].n_logits * e->n_logits;

@@ -140,12 +140,62 @@ unsigned sizing_cpus(void)
     return n > 0 ? n : 1;
 }
 
-uint64_t sizing_kv_bytes(uint64_t stride, uint32_t context, uint32_t concurrency, enum eng_kv_limit limit,
+static uint64_t pages_of_tokens(uint64_t tokens)
+{
+    return tokens / KN_PAGE_TOKENS + (tokens % KN_PAGE_TOKENS != 0);
+}
+
+/* The window of the last grid position, what has come since, and a page being written. */
+uint64_t sizing_window_blocks(const struct eng_state_desc *s, uint64_t tokens)
+{
+    if (s->window_groups == 0)
+        return 0;
+    uint64_t most = pages_of_tokens((uint64_t)s->window + s->grid + KN_PAGE_TOKENS) + 1;
+    uint64_t pages = pages_of_tokens(tokens);
+    return s->window_groups * (pages < most ? pages : most);
+}
+
+uint64_t sizing_state_blocks(const struct eng_state_desc *s, uint64_t stride)
+{
+    return s->state_bytes / stride + (s->state_bytes % stride != 0);
+}
+
+uint64_t sizing_checkpoint_blocks(const struct eng_state_desc *s, uint64_t stride)
+{
+    uint64_t window_pages = s->window > 1 ? pages_of_tokens(s->window - 1) : 0;
+    return sizing_state_blocks(s, stride) + s->window_groups * window_pages;
+}
+
+uint64_t sizing_context_blocks(const struct eng_state_desc *s, uint64_t stride, uint64_t tokens)
+{
+    return pages_of_tokens(tokens) + sizing_window_blocks(s, tokens) + sizing_state_blocks(s, stride);
+}
+
+uint64_t sizing_live_bytes(const struct eng_state_desc *s)
+{
+    return s->live_bytes > UINT64_MAX - 4095 ? UINT64_MAX / 4096 * 4096
+                                             : (s->live_bytes + 4095) / 4096 * 4096;
+}
+
+uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks)
+{
+    uint64_t low = 0; /* fits */
+    uint64_t high = blocks + 1;
+    while (high - low > 1) {
+        uint64_t pages = low + (high - low) / 2;
+        if (pages + sizing_window_blocks(s, pages * KN_PAGE_TOKENS) <= blocks)
+            low = pages;
+        else
+            high = pages;
+    }
+    return low * KN_PAGE_TOKENS;
+}
+
+uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng_kv_limit limit,
                          uint64_t reserved_bytes, const char **reason)
 {
     struct sizing_memory memory = sizing_memory_available();
-    uint64_t pages = ((uint64_t)context + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS * concurrency;
-    uint64_t wanted = pages > UINT64_MAX / stride ? UINT64_MAX : stride * pages;
+    uint64_t wanted = sequence_bytes > UINT64_MAX / concurrency ? UINT64_MAX : sequence_bytes * concurrency;
     uint64_t free_bytes =
         memory.available_bytes > reserved_bytes ? memory.available_bytes - reserved_bytes : 0;
     uint64_t most = free_bytes / 100 * (limit == ENG_KV_MEMORY ? MEMORY_PER_100 : CONCURRENCY_MEMORY_PER_100);

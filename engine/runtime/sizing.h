@@ -11,9 +11,21 @@ struct sizing_memory {
 struct sizing_memory sizing_memory_available(void);
 unsigned sizing_cpus(void); /* CPUs this process may use, at least 1 */
 
-/* Bytes for KV pages of `stride` bytes when the user gave none, and why that many. reserved_bytes: memory
- * that will be taken for something else. */
-uint64_t sizing_kv_bytes(uint64_t stride, uint32_t context, uint32_t concurrency, enum eng_kv_limit limit,
+/* What a sequence takes of the arena, in blocks of `stride` bytes, and beside it. */
+uint64_t sizing_window_blocks(const struct eng_state_desc *s,
+                              uint64_t tokens); /* window pages that a sequence of so many tokens holds */
+uint64_t sizing_state_blocks(const struct eng_state_desc *s, uint64_t stride); /* state of a checkpoint */
+uint64_t sizing_checkpoint_blocks(const struct eng_state_desc *s,
+                                  uint64_t stride); /* that, and the window pages it refers to */
+/* A whole context: pages, windows, and the state of one checkpoint, so that it can be resumed. */
+uint64_t sizing_context_blocks(const struct eng_state_desc *s, uint64_t stride, uint64_t tokens);
+uint64_t sizing_live_bytes(const struct eng_state_desc *s); /* region of a running sequence's state */
+/* The most tokens that a sequence can have in so many blocks: pages and windows. */
+uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks);
+
+/* Bytes for the KV cache when the user gave none, and why that many. sequence_bytes: of a context, live state
+ * included. reserved_bytes: memory that will be taken for something else. */
+uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng_kv_limit limit,
                          uint64_t reserved_bytes, const char **reason);
 
 #define SIZING_CONCURRENCY_DEFAULT 16

@@ -174,6 +174,7 @@ static json_t *isotherm_json(const struct eng_reply *reply, const struct eng_usa
     json_t *object = json_object(), *timings = json_object();
     json_object_set_new(object, "tokens_device", json_integer(reuse->tokens_device));
     json_object_set_new(object, "tokens_disk", json_integer(reuse->tokens_disk));
+    json_object_set_new(object, "tokens_matched", json_integer(reuse->tokens_matched));
     json_object_set_new(object, "tokens_prefilled",
                         json_integer(usage->prompt_tokens > reused ? usage->prompt_tokens - reused : 0));
     json_object_set_new(object, "miss", json_string(cs_miss_name(reuse->miss)));

@@ -98,6 +98,20 @@ static json_t *disk_json(const struct cs_stats *st)
     return object;
 }
 
+static json_t *checkpoints_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "count", st->checkpoints);
+    set_number(object, "blocks", st->checkpoint_blocks);
+    set_number(object, "captured", st->captures);
+    set_number(object, "published", st->publish_checkpoints);
+    set_number(object, "thinned", st->thinned_checkpoints);
+    set_number(object, "dropped", st->dropped_checkpoints);
+    set_number(object, "evicted_device", st->evicted_device_checkpoints);
+    set_number(object, "evicted_disk", st->evicted_disk_checkpoints);
+    return object;
+}
+
 static json_t *index_json(const struct cs_stats *st)
 {
     json_t *object = json_object();
@@ -154,6 +168,7 @@ void eng_state_cache(struct eng_call *c, const char *url)
     json_object_set_new(object, "device", device_json(&st));
     json_object_set_new(object, "disk", disk_json(&st));
     set_number(object, "pending_bytes", st.pending_bytes);
+    json_object_set_new(object, "checkpoints", checkpoints_json(&st));
     json_object_set_new(object, "index", index_json(&st));
     json_object_set_new(object, "reuse", reuse_json(&st));
     json_object_set_new(object, "misses", misses);
@@ -225,6 +240,13 @@ static void engine_metrics(struct eng_bytes *out, const struct eng_engine_stats 
            es->prefilled_tokens);
     metric(out, "decoded_tokens_total", COUNTER, "Tokens sampled.", es->decoded_tokens);
     metric(out, "forwards_total", COUNTER, "Forward passes.", es->forwards);
+    metric_head(out, "state_copies_total", COUNTER,
+                "Recurrent states written inside a forward, saved at the end of a turn, loaded.");
+    metric_labelled(out, "state_copies_total", "kind", "capture", es->state_captures);
+    metric_labelled(out, "state_copies_total", "kind", "save", es->state_saves);
+    metric_labelled(out, "state_copies_total", "kind", "load", es->state_loads);
+    metric(out, "state_copied_bytes_total", COUNTER, "Bytes of recurrent state copied in all of them.",
+           es->state_bytes);
     metric_seconds(out, "prefill_seconds_total", "Time in prefill.", es->prefill_seconds);
     metric_seconds(out, "decode_seconds_total", "Time in decode.", es->decode_seconds);
 }
@@ -239,6 +261,9 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_index_bytes", GAUGE, "Bytes of the index.", st->index_bytes);
     metric(out, "cache_index_budget_bytes", GAUGE, "Most bytes that the index may take.", st->index_budget);
     metric(out, "cache_spans", GAUGE, "Spans known.", st->spans);
+    metric(out, "cache_checkpoints", GAUGE, "Checkpoints on the device.", st->checkpoints);
+    metric(out, "cache_checkpoint_blocks", GAUGE, "Blocks of the arena that checkpoints hold.",
+           st->checkpoint_blocks);
     metric(out, "cache_disk_on", GAUGE, "1 where there is a disk tier.", st->disk_on);
     metric(out, "cache_disk_bytes", GAUGE, "Bytes on disk, catalogue included.", st->disk_bytes);
     metric(out, "cache_disk_budget_bytes", GAUGE, "Most bytes that the disk tier may take.", st->disk_budget);
@@ -256,11 +281,27 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_tokens_total", "tier", "disk", st->tokens_disk);
     metric(out, "cache_publishes_total", COUNTER, "Publishes.", st->publishes);
     metric(out, "cache_publish_pages_total", COUNTER, "Pages published.", st->publish_pages);
+    metric(out, "cache_publish_spans_total", COUNTER, "Spans published.", st->publish_spans);
+    metric(out, "cache_publish_checkpoints_total", COUNTER, "Checkpoints published.",
+           st->publish_checkpoints);
+    metric(out, "cache_captures_total", COUNTER, "Checkpoints captured.", st->captures);
+    metric(out, "cache_thinned_checkpoints_total", COUNTER,
+           "Checkpoints dropped because their path has enough of them.", st->thinned_checkpoints);
+    metric(out, "cache_dropped_checkpoints_total", COUNTER,
+           "Checkpoints not kept because there was no memory for them.", st->dropped_checkpoints);
+    metric(out, "cache_catalog_batches_total", COUNTER, "Batches written to the catalogue.",
+           st->catalog_batches);
+    metric(out, "cache_catalog_rows_total", COUNTER, "Rows written to the catalogue.", st->catalog_rows);
+    metric(out, "cache_submissions_total", COUNTER, "Calls that submitted disk I/O.", st->submissions);
+    metric(out, "cache_sqes_total", COUNTER, "Disk reads, writes and syncs submitted.", st->sqes);
     metric(out, "cache_bytes_written_total", COUNTER, "Bytes written to disk.", st->bytes_written);
     metric(out, "cache_bytes_read_total", COUNTER, "Bytes read from disk.", st->bytes_read);
     metric_head(out, "cache_evicted_spans_total", COUNTER, "Spans evicted, by tier.");
     metric_labelled(out, "cache_evicted_spans_total", "tier", "device", st->evicted_device_spans);
     metric_labelled(out, "cache_evicted_spans_total", "tier", "disk", st->evicted_disk_spans);
+    metric_head(out, "cache_evicted_checkpoints_total", COUNTER, "Checkpoints evicted, by tier.");
+    metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "device", st->evicted_device_checkpoints);
+    metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "disk", st->evicted_disk_checkpoints);
     metric_head(out, "cache_dropped_total", COUNTER, "Spans that never became durable, by why.");
     metric_labelled(out, "cache_dropped_total", "reason", "undurable", st->dropped_undurable);
     metric_labelled(out, "cache_dropped_total", "reason", "queue_full", st->dropped_queue_full);

@@ -14,21 +14,31 @@ struct rig_options rig_defaults(void)
     return o;
 }
 
-static char *model_path(const char *model)
+static char *model_path(const char *variable, const char *sub_folder, const char *model)
 {
-    const char *folder = getenv("ISOTHERM_TEST_MODELS");
+    const char *folder = getenv(variable);
     char *path = NULL;
     assert_non_null(folder);
-    assert_true(asprintf(&path, "%s/%s.gguf", folder, model) > 0);
+    assert_true(asprintf(&path, "%s/%s%s.gguf", folder, sub_folder, model) > 0);
     return path;
 }
 
 struct eng_config rig_config(const char *model, uint32_t n_pages)
 {
     return (struct eng_config){
-        .model_path = model_path(model),
+        .model_path = model_path("ISOTHERM_TEST_MODELS", "", model),
         .threads = 1,
         .kv_cache_bytes = (uint64_t)n_pages * RIG_PAGE_BYTES,
+        .restore_deadline_ms = UINT32_MAX,
+    };
+}
+
+struct eng_config rig_golden(const char *model, uint64_t kv_bytes)
+{
+    return (struct eng_config){
+        .model_path = model_path("ISOTHERM_TEST_DATA", "golden/", model),
+        .threads = 1,
+        .kv_cache_bytes = kv_bytes,
         .restore_deadline_ms = UINT32_MAX,
     };
 }
@@ -152,6 +162,50 @@ void rig_start(struct eng_engine *e, const uint32_t *ids, size_t n, const struct
     int rc = rig_submit_prompt(e, &p, o, call);
     if (rc != ENG_OK)
         fail_msg("eng_submit: %d, %s", rc, call->message);
+}
+
+void rig_chat_make(uint64_t seed, size_t n_messages, size_t system, size_t least, size_t most,
+                   struct rig_chat *c)
+{
+    c->n_messages = n_messages;
+    c->start = calloc(n_messages + 1, sizeof *c->start);
+    assert_non_null(c->start);
+    uint64_t draw = seed;
+    for (size_t i = 0; i < n_messages; i++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        size_t n = i == 0 ? system : least + (size_t)(draw >> 33) % (most - least + 1);
+        c->start[i + 1] = c->start[i] + n;
+    }
+    c->ids = rig_ids(seed, c->start[n_messages]);
+}
+
+void rig_chat_free(struct rig_chat *c)
+{
+    free(c->ids);
+    free(c->start);
+}
+
+void rig_chat_start(struct eng_engine *e, const struct rig_chat *c, size_t n, const struct rig_options *o,
+                    struct rig_call *call)
+{
+    struct eng_prompt p = {0};
+    assert_int_equal(eng_ids_add(&p.ids, c->ids, n), ENG_OK);
+    p.boundaries = calloc(c->n_messages + 1, sizeof *p.boundaries);
+    assert_non_null(p.boundaries);
+    for (size_t i = 0; i <= c->n_messages && c->start[i] <= n; i++)
+        p.boundaries[p.n_boundaries++] = (struct eng_boundary){
+            .position = (uint32_t)c->start[i], .message = (int32_t)i, .ends_system = i == 1};
+    int rc = rig_submit_prompt(e, &p, o, call);
+    if (rc != ENG_OK)
+        fail_msg("eng_submit: %d, %s", rc, call->message);
+}
+
+void rig_chat_run(struct eng_engine *e, const struct rig_chat *c, size_t n, const struct rig_options *o,
+                  struct rig_call *call)
+{
+    rig_chat_start(e, c, n, o, call);
+    rig_wait(call);
+    assert_int_equal(call->result, ENG_OK);
 }
 
 static void wait_until(struct rig_call *call, size_t n_tokens)

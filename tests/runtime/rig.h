@@ -51,6 +51,8 @@ struct rig_options rig_defaults(void);
 
 /* A config with the model NAME.gguf of the test models, one thread, an arena of n_pages. */
 struct eng_config rig_config(const char *model, uint32_t n_pages);
+/* The same with a golden model: NAME.gguf of the test data. */
+struct eng_config rig_golden(const char *model, uint64_t kv_bytes);
 struct eng_engine *rig_open(const struct eng_config *c);
 void rig_close(struct eng_engine *e);
 
@@ -70,6 +72,22 @@ void rig_wait_tokens(struct rig_call *call, size_t n);
 void rig_run(struct eng_engine *e, const uint32_t *ids, size_t n, const struct rig_options *o,
              struct rig_call *call);
 void rig_free(struct rig_call *call);
+
+/* A made-up chat: a system message of `system` ids, then messages of least..most ids; ids of its own for each
+ * seed. Message i is ids[start[i] .. start[i + 1]). */
+struct rig_chat {
+    uint32_t *ids;
+    size_t *start;
+    size_t n_messages;
+};
+void rig_chat_make(uint64_t seed, size_t n_messages, size_t system, size_t least, size_t most,
+                   struct rig_chat *c);
+void rig_chat_free(struct rig_chat *c);
+/* ids[0..n) as a prompt with the boundaries that lie in it. */
+void rig_chat_start(struct eng_engine *e, const struct rig_chat *c, size_t n, const struct rig_options *o,
+                    struct rig_call *call);
+void rig_chat_run(struct eng_engine *e, const struct rig_chat *c, size_t n, const struct rig_options *o,
+                  struct rig_call *call);
 
 /* The same reply to the last bit. */
 void rig_assert_same(const struct rig_call *a, const struct rig_call *b);

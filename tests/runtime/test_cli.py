@@ -17,6 +17,7 @@ import urllib.request
 ISOTHERM = sys.argv.pop(1)
 MODELS = os.environ["ISOTHERM_TEST_MODELS"]
 MODEL = os.path.join(MODELS, "qwen2-q8_0.gguf")
+GOLDEN = os.path.join(os.environ["ISOTHERM_TEST_DATA"], "golden")
 
 
 def isotherm(*arguments, stdin=""):
@@ -106,6 +107,28 @@ class Info(unittest.TestCase):
         self.assertIn("0 B", lines["checkpoint"])
         self.assertIn("56.0 KiB", lines["one context"])
         self.assertIn("1.0 MiB of pages · 2048 tokens", lines["what fits"])
+
+
+    def info(self, name, *arguments):
+        result = isotherm("info", "--model", os.path.join(GOLDEN, name), *arguments)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return {line.strip().split("  ")[0]: line for line in result.stdout.splitlines()}
+
+    def test_windows(self):
+        lines = self.info("gemma3.gguf", "--kv-cache", "1M", "--context", "100")
+        self.assertIn("8 (1 full, 7 of the last 32 tokens)", lines["layers"])
+        self.assertIn("128 a token (f16)", lines["kv bytes"])
+        self.assertIn("56.0 KiB · as much as pages of 224 tokens · every 16 tokens", lines["checkpoint"])
+        self.assertIn("7 groups of 1 layers · the last 32 tokens", lines["windows"])
+        self.assertIn("the 217 tokens before it", lines["without it"])
+        self.assertIn("168.0 KiB", lines["one context"])  # 7 pages, 7 groups of 5
+
+    def test_recurrent_state(self):
+        lines = self.info("qwen35-grouped.gguf", "--kv-cache", "1M", "--context", "100", "--max-concurrency", "2")
+        self.assertIn("4 (1 full, 3 recurrent)", lines["layers"])
+        self.assertIn("16.0 KiB · as much as pages of 64 tokens · every 64 tokens", lines["checkpoint"])
+        self.assertIn("14.2 KiB", lines["state"])
+        self.assertIn("only the whole prefix", lines["without it"])
 
 
 class Run(unittest.TestCase):

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 static const struct eng_model_desc desc = {
-    .n_layers = 30, .n_heads = 9, .head_dim = 64, .parameters = 134500000};
+    .n_layers = 30, .n_full = 30, .n_heads = 9, .head_dim = 64, .parameters = 134500000};
 
 static uint32_t chunk(const struct pace *p, bool others_decode, uint32_t pos, uint32_t want)
 {

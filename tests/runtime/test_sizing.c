@@ -24,14 +24,38 @@ static void concurrency_decides_while_it_fits(void **state)
 {
     (void)state;
     const char *why;
-    assert_int_equal(sizing_kv_bytes(4096, 100, 3, ENG_KV_CONCURRENCY, 0, &why), 4096 * 7 * 3);
+    assert_int_equal(sizing_kv_bytes(4096 * 7, 3, ENG_KV_CONCURRENCY, 0, &why), 4096 * 7 * 3);
     assert_string_equal(why, "limited by concurrency");
-    uint64_t half = sizing_kv_bytes(UINT64_C(1) << 40, 1 << 20, 1000, ENG_KV_CONCURRENCY, 0, &why);
+    uint64_t half = sizing_kv_bytes(UINT64_C(1) << 60, 1000, ENG_KV_CONCURRENCY, 0, &why);
     assert_non_null(strstr(why, "memory"));
-    uint64_t most = sizing_kv_bytes(4096, 16, 1, ENG_KV_MEMORY, 0, &why);
+    uint64_t most = sizing_kv_bytes(4096, 1, ENG_KV_MEMORY, 0, &why);
     assert_non_null(strstr(why, "memory"));
     assert_true(half > 0 && half < most);
-    assert_int_equal(sizing_kv_bytes(4096, 16, 1, ENG_KV_MEMORY, UINT64_MAX, &why), 0);
+    assert_int_equal(sizing_kv_bytes(4096, 1, ENG_KV_MEMORY, UINT64_MAX, &why), 0);
+}
+
+/* Geometry of gemma3-270m: 5 groups, a window of 512; and of qwen3.5-0.8b: 19.5 MB of state. */
+static void windows_and_state_are_part_of_a_context(void **state)
+{
+    (void)state;
+    const struct eng_state_desc dense = {.grid = 16, .group_layers = 30};
+    const struct eng_state_desc windows = {.grid = 16, .group_layers = 3, .window = 512, .window_groups = 5};
+    const struct eng_state_desc deltas = {
+        .grid = 64, .group_layers = 6, .state_bytes = 19537920, .live_bytes = 20000001};
+    assert_int_equal(sizing_context_blocks(&dense, 4096, 1000), 63);
+    assert_int_equal(sizing_checkpoint_blocks(&dense, 4096), 0);
+    assert_int_equal(sizing_live_bytes(&dense), 0);
+    assert_int_equal(sizing_checkpoint_blocks(&windows, 48 << 10), 160);
+    assert_int_equal(sizing_window_blocks(&windows, 40), 15); /* 3 pages in each group */
+    assert_int_equal(sizing_window_blocks(&windows, 32768), 5 * 35);
+    assert_int_equal(sizing_context_blocks(&windows, 48 << 10, 32768), 2048 + 5 * 35);
+    assert_int_equal(sizing_checkpoint_blocks(&deltas, 192 << 10), 100);
+    assert_int_equal(sizing_context_blocks(&deltas, 192 << 10, 160), 110);
+    assert_int_equal(sizing_live_bytes(&deltas) % 4096, 0);
+    assert_in_range(sizing_live_bytes(&deltas), 20000001, 20000001 + 4095);
+    assert_int_equal(sizing_tokens(&dense, 10), 160);
+    assert_int_equal(sizing_tokens(&windows, 2048 + 5 * 35), 32768);
+    assert_int_equal(sizing_tokens(&windows, 13), 32); /* 2 pages, 10 of windows, one block unused */
 }
 
 static void sizes_are_written_for_people(void **state)
@@ -48,6 +72,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_available_is_at_most_the_machine),
         cmocka_unit_test(concurrency_decides_while_it_fits),
+        cmocka_unit_test(windows_and_state_are_part_of_a_context),
         cmocka_unit_test(sizes_are_written_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,6 +93,7 @@ class Places(ServerCase):
         self.assertGreater(cache["device"]["budget_bytes"], 0)
         self.assertEqual(cache["pending_bytes"], 0)
         self.assertIs(cache["disk"]["on"], False)
+        self.assertEqual(cache["checkpoints"]["count"], 0)  # a dense model resumes at pages
         self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full", "state_missing"})
 
 
@@ -111,6 +112,7 @@ class Chat(ServerCase):
         self.assertEqual(own["tokens_device"] + own["tokens_disk"], usage["prompt_tokens_details"]["cached_tokens"])
         self.assertEqual(own["tokens_prefilled"] + usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"])
         self.assertIsInstance(own["miss"], str)
+        self.assertGreaterEqual(own["tokens_matched"], own["tokens_device"] + own["tokens_disk"])
         self.assertEqual(set(own["timings"]), {"queue_ms", "restore_ms", "prefill_ms", "decode_ms"})
         self.assertNotIn("logits_hash", own)
 
