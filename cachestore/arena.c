@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* Backing runs this far ahead of use, a huge page a call: the kernel holds the address space's lock for a whole
- * call, and every thread that maps, unmaps or grows its heap waits for it (with 16 MiB a call that was up to
- * half a second on a busy machine). */
+/* Backing runs this far ahead of use, a huge page a call: the kernel holds the address space's lock for a
+ * whole call, and every thread that maps, unmaps or grows its heap waits for it (with 16 MiB a call that was
+ * up to half a second on a busy machine). */
 #define POPULATE_AHEAD_BYTES (128ull << 20)
 #define POPULATE_PIECE_BYTES (2ull << 20)
 

@@ -147,40 +147,52 @@ bool catalog_has_room(int dir_fd, uint64_t bytes)
     return fstatvfs(dir_fd, &fs) < 0 || (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
 }
 
-static bool catalog_present(const char *path)
+/* RocksDB's words with the path by which it knows the folder made short. */
+static void problem_text(const char *problem, const char *path, char *err, size_t err_len)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool present = fd >= 0 && faccessat(fd, "CURRENT", F_OK, 0) == 0;
-    if (fd >= 0)
-        close(fd);
-    return present;
+    const char *at = strstr(problem, path);
+    if (at != NULL)
+        snprintf(err, err_len, "%.*s%s%s", (int)(at - problem), problem, catalog_name, at + strlen(path));
+    else
+        snprintf(err, err_len, "%s", problem);
 }
 
-int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
+static int folder_ready(int dir_fd, bool read_only, char *err, size_t err_len)
+{
+    char current[sizeof catalog_name + sizeof "/CURRENT"];
+    snprintf(current, sizeof current, "%s/CURRENT", catalog_name);
+    /* RocksDB would make the folder for its log, or readable by others. */
+    if (read_only && faccessat(dir_fd, current, F_OK, 0) != 0) {
+        snprintf(err, err_len, "there is none");
+        return CS_ECORRUPT;
+    }
+    if (!read_only && mkdirat(dir_fd, catalog_name, 0700) < 0 && errno != EEXIST) {
+        snprintf(err, err_len, "cannot make the folder: %s", strerror(errno));
+        return CS_EIO;
+    }
+    return CS_OK;
+}
+
+int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len)
 {
     *out = NULL;
+    int rc = folder_ready(dir_fd, read_only, err, err_len);
+    if (rc != CS_OK)
+        return rc;
     struct catalog *c = calloc(1, sizeof *c);
-    size_t path_len = strlen(dir) + sizeof catalog_name + 1;
-    char *path = malloc(path_len);
-    int rc = CS_OK;
-    if (c == NULL || path == NULL) {
+    if (c == NULL) {
         snprintf(err, err_len, "out of memory");
-        rc = CS_ENOMEM;
-        goto out;
+        return CS_ENOMEM;
     }
-    snprintf(path, path_len, "%s/%s", dir, catalog_name);
-    /* RocksDB would make it readable by others. */
-    if (!read_only && mkdir(path, 0700) < 0 && errno != EEXIST) {
-        snprintf(err, err_len, "cannot make %s: %s", path, strerror(errno));
-        rc = CS_ECORRUPT;
-        goto out;
+    char path[64];
+    int prefix = snprintf(path, sizeof path, "/proc/self/fd/%d", dir_fd);
+    if (access(path, F_OK) != 0) { /* no fault of the catalogue's */
+        snprintf(err, err_len, "%s cannot be reached", path);
+        free(c);
+        return CS_EIO;
     }
-    if (read_only && !catalog_present(path)) { /* RocksDB would make the folder for its log */
-        snprintf(err, err_len, "there is none");
-        rc = CS_ECORRUPT;
-        goto out;
-    }
+    snprintf(path + prefix, sizeof path - (size_t)prefix, "/%s", catalog_name);
     c->read_only = read_only;
     rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
     const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
@@ -193,19 +205,15 @@ int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct c
     rocksdb_options_destroy(options);
     rocksdb_options_destroy(meta);
     if (problem != NULL) {
-        snprintf(err, err_len, "%s", problem);
+        problem_text(problem, path, err, err_len);
         rc = is_shortage(problem) ? CS_EIO : CS_ECORRUPT;
         rocksdb_free(problem);
-        c->db = NULL;
-        goto out;
+        free(c);
+        return rc;
     }
     c->batch = rocksdb_writebatch_create();
     *out = c;
-    c = NULL;
-out:
-    free(path);
-    free(c);
-    return rc;
+    return CS_OK;
 }
 
 void catalog_close(struct catalog *c)

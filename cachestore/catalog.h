@@ -24,13 +24,16 @@
 
 struct catalog;
 
-/* Opens DIR/catalog; `share_bytes` sizes its buffers. A new one is made when there is none (not when
- * read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO (no room, descriptors or memory: the files are not to
- * blame); err has one line. */
-int catalog_open(const char *dir, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
+/* Opens the folder `catalog` of the directory behind dir_fd, which must stay open longer: wherever the
+ * directory is moved, and whatever the working directory becomes, it is this one. `share_bytes` sizes its
+ * buffers. A new one is made when there is none (not when read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO
+ * (no room, descriptors or memory: the files are not to blame); err has one line. */
+int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len);
-/* What the file system must have free before the catalogue is written: RocksDB may abort where a write of its
- * own fails half way. */
+/* What the file system must have free before the catalogue is opened or written. Debian's build of RocksDB
+ * has assertions on, and one of them ends the process when a file that it could not write to is written to
+ * again. Its log, tables and manifest are not touched after an error; its LOG is, line by line, by every
+ * open. */
 uint64_t catalog_reserve_bytes(uint64_t share_bytes);
 bool catalog_has_room(int dir_fd, uint64_t bytes);
 /* Writes memtables out, so that the next open has no log to replay, and closes. */

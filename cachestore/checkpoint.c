@@ -189,6 +189,14 @@ static void thin_path(struct cs_sequence *q)
     free(points);
 }
 
+void checkpoint_rank_path_locked(struct cs_store *s, struct span *at, uint32_t ordinal)
+{
+    for (; at; ordinal = at->parent_ordinal, at = at->parent)
+        for (struct span *c = at->first_checkpoint; c; c = c->next_sibling)
+            if (c->parent_ordinal <= ordinal)
+                ranks_update_locked(&s->index, c);
+}
+
 /* ---- publishing -------------------------------------------------------------------------------------- */
 
 static struct span *add_node(struct cs_sequence *q, const struct capture *capture, struct span *at,
@@ -242,4 +250,5 @@ void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick)
     }
     if (any)
         thin_path(q);
+    checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
 }

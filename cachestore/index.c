@@ -81,18 +81,11 @@ void index_close(struct index *ix)
 
 /* ---- heaps ------------------------------------------------------------------------------------------- */
 
-static struct evict_facts facts_of(const struct span *sp)
+static bool before(const struct span *a, const struct span *b)
 {
-    return (struct evict_facts){.durable = sp->disk == SPAN_DISK_DURABLE,
-                                .leaf = sp->n_device_children == 0,
-                                .last_used = sp->last_used,
-                                .first_position = sp->first_position};
-}
-
-static bool before(enum span_heap h, const struct span *a, const struct span *b)
-{
-    struct evict_facts fa = facts_of(a), fb = facts_of(b);
-    return h == HEAP_DEVICE ? evict_device_before(&fa, &fb) : evict_oldest_before(&fa, &fb);
+    const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
+                             fb = {.last_used = b->last_used, .first_position = b->first_position};
+    return evict_oldest_before(&fa, &fb);
 }
 
 static void heap_put(struct heap *heap, enum span_heap h, uint32_t at, struct span *sp)
@@ -105,7 +98,7 @@ static void heap_put(struct heap *heap, enum span_heap h, uint32_t at, struct sp
 static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
 {
     struct span *sp = heap->items[at];
-    while (at > 0 && before(h, sp, heap->items[(at - 1) / 2])) {
+    while (at > 0 && before(sp, heap->items[(at - 1) / 2])) {
         heap_put(heap, h, at, heap->items[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
@@ -113,9 +106,9 @@ static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
         uint32_t child = 2 * at + 1;
         if (child >= heap->n)
             break;
-        if (child + 1 < heap->n && before(h, heap->items[child + 1], heap->items[child]))
+        if (child + 1 < heap->n && before(heap->items[child + 1], heap->items[child]))
             child++;
-        if (!before(h, heap->items[child], sp))
+        if (!before(heap->items[child], sp))
             break;
         heap_put(heap, h, at, heap->items[child]);
         at = child;
@@ -143,21 +136,10 @@ static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool c
     }
 }
 
-/* The last resident page is what eviction takes first; a checkpoint goes as a whole. */
-static bool tail_is_unused(const struct index *ix, const struct span *sp)
-{
-    if (sp->kind == SPAN_CHECKPOINT)
-        return sp->n_device > 0;
-    for (uint32_t i = sp->n_pages; i-- > 0;)
-        if (sp->page[i] != ARENA_NO_PAGE)
-            return ix->arena->pages[sp->page[i]].refs == 0;
-    return false;
-}
-
 void index_requeue_locked(struct index *ix, struct span *sp)
 {
     bool writing = sp->disk == SPAN_DISK_WRITING;
-    heap_set(ix, HEAP_DEVICE, sp, !writing && tail_is_unused(ix, sp));
+    ranks_update_locked(ix, sp);
     heap_set(ix, HEAP_DISK, sp,
              sp->disk == SPAN_DISK_DURABLE && sp->n_disk_children == 0 && sp->pins == 0 &&
                  sp->n_loading == 0);
@@ -232,8 +214,13 @@ struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, 
                               .tenant = parent->tenant,
                               .n_pages = n_blocks};
     struct span *sp = add_locked(ix, &like, parent->ids + (size_t)ordinal * ix->page_tokens);
-    if (sp)
-        ix->n_checkpoints++;
+    if (!sp)
+        return NULL;
+    ix->n_checkpoints++;
+    ranks_checkpoints_changed_locked(ix, parent);
+    struct span *shallower = ranks_checkpoint_before(sp); /* the end of the path no longer */
+    if (shallower)
+        ranks_update_locked(ix, shallower);
     return sp;
 }
 
@@ -247,9 +234,11 @@ struct span *index_checkpoint_locked(const struct span *sp, uint32_t ordinal)
 
 void index_doom_locked(struct index *ix, struct span *checkpoint)
 {
-    if (!checkpoint->doomed)
-        ix->n_checkpoints--;
+    if (checkpoint->doomed)
+        return;
+    ix->n_checkpoints--;
     checkpoint->doomed = true;
+    ranks_checkpoints_changed_locked(ix, checkpoint->parent);
 }
 
 void index_remove_locked(struct index *ix, struct span *sp)
@@ -260,6 +249,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
 
     for (int h = 0; h < HEAP_COUNT; h++)
         heap_set(ix, (enum span_heap)h, sp, false);
+    ranks_remove_locked(ix, sp);
     struct span **at = &ix->buckets[sp->key.lo & ix->bucket_mask];
     while (*at != sp)
         at = &(*at)->hash_next;
@@ -275,11 +265,13 @@ void index_remove_locked(struct index *ix, struct span *sp)
         if (sp->next_sibling)
             sp->next_sibling->previous_sibling = sp->previous_sibling;
         parent->n_children--;
+        if (sp->kind == SPAN_CHECKPOINT && !sp->doomed) {
+            ix->n_checkpoints--;
+            ranks_checkpoints_changed_locked(ix, parent);
+        }
         index_requeue_locked(ix, parent);
     }
     ix->n_spans--;
-    if (sp->kind == SPAN_CHECKPOINT && !sp->doomed)
-        ix->n_checkpoints--;
     ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
     free(sp);
 }
@@ -302,12 +294,18 @@ enum cs_miss index_gone_locked(const struct index *ix, struct cs_key key)
     return key_equal(gone->key, key) ? gone->why : CS_MISS_NONE;
 }
 
-uint64_t index_tick_locked(struct index *ix)
+uint64_t index_now(const struct index *ix)
 {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     uint64_t now = (uint64_t)t.tv_sec * MICROS_PER_SECOND + (uint64_t)t.tv_nsec / NANOS_PER_MICROSECOND;
+    return now > ix->last_tick ? now : ix->last_tick;
+}
+
+uint64_t index_tick_locked(struct index *ix)
+{
     /* A clock that was set back must not make what is used now older than what was used before. */
+    uint64_t now = index_now(ix);
     ix->last_tick = now > ix->last_tick ? now : ix->last_tick + 1;
     return ix->last_tick;
 }

@@ -14,7 +14,8 @@
  *
  * Invariants: ids and parent prove a span, its key only finds it. The tree has no span whose parent is
  * absent. bytes counts spans, their ids and page tables, notes (added by notes.c), buckets and the memory of
- * what is gone. Each span is in a heap exactly when it is a candidate there (see index_requeue_locked).
+ * what is gone. Each span is in a heap, or ranked, exactly when it is a candidate there (see
+ * index_requeue_locked).
  *
  * Threads: everything is called with the store's lock held.
  */
@@ -23,6 +24,7 @@
 
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
+#include "cachestore/ranks.h"
 #include "cachestore/tier_disk.h"
 
 /*
@@ -35,9 +37,8 @@
 enum span_disk { SPAN_DISK_NONE, SPAN_DISK_GRACE, SPAN_DISK_BACKLOG, SPAN_DISK_WRITING, SPAN_DISK_DURABLE };
 
 enum span_heap {
-    HEAP_DEVICE, /* has an unused page at its tail */
-    HEAP_DISK,   /* durable, no child on disk */
-    HEAP_INDEX,  /* no child, nothing in use */
+    HEAP_DISK,  /* durable, no child on disk */
+    HEAP_INDEX, /* no child, nothing in use */
     HEAP_COUNT
 };
 
@@ -75,8 +76,11 @@ struct span {
     struct load *loads;
     struct note_batch *batches;
     uint32_t heap_slot[HEAP_COUNT]; /* 1 + position, 0: not there */
-    uint32_t *ids;                  /* n_pages * page_tokens; checkpoint: the page_tokens before it */
-    uint32_t *page;                 /* n_pages, ARENA_NO_PAGE where not resident */
+    struct rank rank;               /* among the candidates of the device */
+    uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
+    uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
+    uint32_t *ids;         /* n_pages * page_tokens; checkpoint: the page_tokens before it */
+    uint32_t *page;        /* n_pages, ARENA_NO_PAGE where not resident */
 };
 
 struct heap {
@@ -96,6 +100,8 @@ struct index {
     struct span **buckets;
     uint64_t bucket_mask;
     struct heap heaps[HEAP_COUNT];
+    struct ranks ranks;
+    bool stateful, over_disk; /* of the store */
     uint32_t heap_capacity;
     struct gone *gone;
     uint32_t n_gone;
@@ -139,6 +145,8 @@ static inline bool index_waits_for_disk(const struct span *sp)
 /* Why the span with this key went; CS_MISS_NONE: not remembered. */
 enum cs_miss index_gone_locked(const struct index *ix, struct cs_key key);
 
+/* Microseconds of wall clock, never before the last tick. */
+uint64_t index_now(const struct index *ix);
 uint64_t index_tick_locked(struct index *ix);
 void index_touch_locked(struct index *ix, struct span *sp, uint64_t tick);
 void index_pin_locked(struct index *ix, struct span *sp);
@@ -157,7 +165,8 @@ void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk dis
 void index_page_ref_locked(struct index *ix, uint32_t page);
 void index_page_unref_locked(struct index *ix, uint32_t page);
 
-/* Puts the span into the heaps where it is a candidate now, at its place, and out of the others. */
+/* Puts the span into the heaps where it is a candidate now, at its place, and out of the others; ranks it for
+ * the device. */
 void index_requeue_locked(struct index *ix, struct span *sp);
 struct span *index_first_locked(const struct index *ix, enum span_heap heap);
 

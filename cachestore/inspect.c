@@ -19,6 +19,7 @@
 
 #include "cachestore/catalog.h"
 #include "cachestore/key.h"
+#include "cachestore/list.h"
 #include "cachestore/store_file.h"
 #include "cachestore/tier_disk_impl.h"
 #include "formats/note_row.h"
@@ -40,7 +41,8 @@ struct cs_inspect {
     struct catalog *catalog; /* NULL: not readable */
     struct cs_store_info info;
     struct entry *entries;
-    uint32_t n, room;
+    uint32_t n;
+    size_t room;
     uint32_t *by_id;     /* entry indices sorted by record id */
     uint32_t *by_parent; /* entry indices sorted by the parent key they want */
     uint32_t first_root;
@@ -50,14 +52,8 @@ struct cs_inspect {
 
 static int entry_add(struct cs_inspect *in, const struct fmt_record *r, const void *row)
 {
-    if (in->n == in->room) {
-        uint32_t room = in->room == 0 ? 64 : 2 * in->room;
-        struct entry *larger = realloc(in->entries, room * sizeof *larger);
-        if (larger == NULL)
-            return CS_ENOMEM;
-        in->entries = larger;
-        in->room = room;
-    }
+    if (in->n == NONE || !list_reserve((void **)&in->entries, &in->room, in->n, sizeof *in->entries))
+        return CS_ENOMEM;
     struct entry *e = &in->entries[in->n++];
     memset(e, 0, sizeof *e);
     e->parent = e->first_child = e->sibling = NONE;
@@ -316,7 +312,7 @@ int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t 
             in->info.volume_bytes += (uint64_t)st.st_blocks * 512;
     }
     in->info.disk_bytes = in->info.volume_bytes + in->info.catalog_bytes + FMT_RECORD_ALIGN;
-    rc = catalog_open(dir, true, 8u << 20, &in->catalog, problem, sizeof problem);
+    rc = catalog_open(in->dir_fd, true, 8u << 20, &in->catalog, problem, sizeof problem);
     uint8_t uuid[16];
     uint32_t epoch;
     if (rc == CS_OK && (catalog_store_get(in->catalog, uuid, &epoch) != CS_OK ||

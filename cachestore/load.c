@@ -4,6 +4,7 @@
  * record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it.
  */
 #include "cachestore/key.h"
+#include "cachestore/list.h"
 #include "cachestore/store.h"
 
 #include <stdlib.h>
@@ -71,19 +72,6 @@ void loader_free(struct loader *l)
     free(l);
 }
 
-static bool reserve(void **array, size_t *capacity, size_t n, size_t item)
-{
-    if (n < *capacity)
-        return true;
-    size_t larger = *capacity ? *capacity * 2 : 64;
-    void *grown = realloc(*array, larger * item);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = larger;
-    return true;
-}
-
 static bool is_sound(const struct cs_store *s, const struct span_record *r)
 {
     if (r->kind != RECORD_CHECKPOINT)
@@ -96,7 +84,7 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 {
     struct loader *l = ctx;
     uint32_t pt = l->s->page_tokens;
-    if (!reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
+    if (!list_reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
         return CS_ENOMEM;
     /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
     bool sound = is_sound(l->s, r);
@@ -114,7 +102,7 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 int loader_on_notes(void *ctx, const struct note_record *n)
 {
     struct loader *l = ctx;
-    if (!reserve((void **)&l->notes, &l->notes_capacity, l->n_notes, sizeof *l->notes))
+    if (!list_reserve((void **)&l->notes, &l->notes_capacity, l->n_notes, sizeof *l->notes))
         return CS_ENOMEM;
     size_t bytes = n->n_notes * sizeof(struct cs_note);
     for (size_t i = 0; i < n->n_notes; i++)

@@ -1,7 +1,8 @@
 /*
  * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
  * span is added, chunks before a span is written. What is evicted is chosen by policy/evict.c through the
- * heaps of the index; what is in use, pinned or being written is never a candidate.
+ * heaps of the index and the ranks of the device; what is in use, pinned or being written is never a
+ * candidate.
  */
 #include "cachestore/store.h"
 
@@ -76,10 +77,11 @@ static void evict_checkpoint(struct cs_store *s, struct span *c)
     room_settle_span_locked(s, c);
 }
 
-/* Takes unused pages off the span's tail until `want` pages of the arena are free or the next one is in use.
- */
+/* Takes unused pages off the span's tail until `want` pages of the arena are free or the next one is in use,
+ * or is worth more than those before. */
 static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
 {
+    bool dead = sp->rank.class == WORTH_CLASS_NOTHING;
     if (index_waits_for_disk(sp)) {
         s->totals.dropped_queue_full++;
         writeback_cancel_locked(s, sp);
@@ -88,7 +90,7 @@ static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
     for (uint32_t i = sp->n_pages; i-- > 0 && s->arena.n_free < want;) {
         if (sp->page[i] == ARENA_NO_PAGE)
             continue;
-        if (s->arena.pages[sp->page[i]].refs > 0)
+        if (s->arena.pages[sp->page[i]].refs > 0 || (dead && !ranks_page_is_dead(&s->index, sp, i)))
             break;
         index_detach_locked(&s->index, sp, i);
     }
@@ -104,7 +106,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
     if (n > (uint64_t)s->arena.n_free + s->arena.n_cached)
         return CS_EFULL;
     while (s->arena.n_free < n) {
-        struct span *victim = index_first_locked(&s->index, HEAP_DEVICE);
+        struct span *victim = ranks_victim_locked(&s->index);
         if (!victim) {
             /* What is being written becomes evictable sooner. */
             if (s->disk && s->writing_bytes > 0)

@@ -95,6 +95,8 @@ void cs_sequence_close(struct cs_sequence *q)
     restore_abandon_locked(q);
     step_close_locked(q);
     room_unref_pages_locked(s, q->page, q->n_pages);
+    if (s->stateful)
+        checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
     sequence_set_place_locked(q, NULL, 0);
     if (q->listed) {
         if (q->restoring_previous)

@@ -307,9 +307,13 @@ static void state_done_locked(struct cs_sequence *q)
 
 void cs_sequence_state_done(struct cs_sequence *q)
 {
-    pthread_mutex_lock(&q->s->lock);
+    struct cs_store *s = q->s;
+    if (!s->stateful)
+        return;
+    pthread_mutex_lock(&s->lock);
     state_done_locked(q);
-    pthread_mutex_unlock(&q->s->lock);
+    checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
+    pthread_mutex_unlock(&s->lock);
 }
 
 void step_close_locked(struct cs_sequence *q)

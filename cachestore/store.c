@@ -5,11 +5,11 @@
  */
 #include "cachestore/store.h"
 #include "cachestore/key.h"
+#include "cachestore/log.h"
 #include "formats/record.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +25,7 @@
 #define DEFAULT_CHECKPOINTS_A_PATH  8
 #define DEFAULT_CHECKPOINT_GRACE_MS 10000u
 #define FLUSH_LOOK_NS               2000000ull /* rows of notes end without a word: cs_flush looks again */
+#define SETTLE_MS                   10000
 #define NS_PER_SECOND               1000000000ull
 #define NS_PER_MS                   1000000ull
 
@@ -67,14 +68,10 @@ uint64_t store_now_ns(void)
 
 void store_log(const struct cs_store *s, enum cs_log_level level, const char *format, ...)
 {
-    if (!s->log)
-        return;
-    char line[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    log_line(s->log, s->log_ctx, level, format, args);
     va_end(args);
-    s->log(s->log_ctx, level, line);
 }
 
 static struct timespec timespec_of(uint64_t ns)
@@ -211,10 +208,13 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         pthread_mutex_lock(&s->lock);
         s->disk = disk;
         s->disk_budget = c->disk_bytes;
+        s->index.over_disk = true;
         rc = loader_finish_locked(loader);
         pthread_mutex_unlock(&s->lock);
         if (rc != CS_OK)
             snprintf(err, err_len, "%s", cs_strerror(rc));
+        else
+            s->tier->settle(disk, SETTLE_MS); /* what was evicted for a smaller budget */
     } else if (rc == CS_EIO) {
         store_log(s, CS_LOG_WARN, "prefix cache on disk is off: %s", err);
         rc = getrandom(s->secret, sizeof s->secret, 0) == sizeof s->secret ? CS_OK : CS_EIO;
@@ -274,6 +274,7 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
         rc = index_open(&s->index, &s->arena, s->page_tokens, index_bytes);
     if (rc == CS_OK)
         rc = notes_open(&s->notes, index_bytes);
+    s->index.stateful = s->stateful;
     s->index.bytes += (s->notes.bucket_mask + 1) * sizeof(void *);
     if (rc == CS_OK && s->index.bytes > index_bytes)
         rc = CS_EINVAL;

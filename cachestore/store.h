@@ -11,7 +11,7 @@
  *   checkpoint.c checkpoints of a path: found, placed, added, thinned
  *   writeback.c  spans on their way to disk
  *   room.c       making room: device pages, index bytes, disk bytes
- *   index.c notes.c arena.c key.c policy/   no knowledge of the store
+ *   index.c ranks.c notes.c arena.c key.c policy/   no knowledge of the store
  *
  * Threads and locks. Callers' threads, the tier's thread (completions) and the keeper (deadlines,
  * notifications, populating the arena) meet under one mutex, cs_store.lock. It is held for short, bounded
@@ -248,6 +248,8 @@ void checkpoint_let_go_locked(struct cs_store *s, struct held_checkpoint *held);
 bool checkpoint_path_forks_locked(const struct span *at, uint32_t ordinal);
 /* Stored paths part at this position of the path: a checkpoint of its grid position is a branch point. */
 void checkpoint_note_branch_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t position);
+/* What the checkpoints of the path are worth changed with what sequences use of them. */
+void checkpoint_rank_path_locked(struct cs_store *s, struct span *at, uint32_t ordinal);
 /* Adds the captures of q whose pages are in the tree, and thins the path. */
 void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick);
 

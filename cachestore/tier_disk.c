@@ -3,13 +3,12 @@
  * in the budget, it marks a record deleted), puts the rest into the inbox and wakes the I/O thread if that
  * sleeps.
  */
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "cachestore/log.h"
 #include "cachestore/tier_disk_impl.h"
 #include "formats/note_row.h"
 
@@ -127,14 +126,10 @@ void tier_record_free(struct disk_record *rec)
 
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
 {
-    if (t->log == NULL)
-        return;
-    char line[256];
     va_list args;
     va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
+    log_line(t->log, t->log_ctx, level, format, args);
     va_end(args);
-    t->log(t->log_ctx, level, line);
 }
 
 uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
@@ -324,6 +319,7 @@ void tier_disk_delete(struct tier_disk *t, struct record_id id)
     rec->counted = false;
     rec->list_next = t->in_deletes;
     t->in_deletes = rec;
+    t->deletes_idle = false;
     unlock_and_wake(t);
 }
 
@@ -345,6 +341,23 @@ void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix
     unlock_and_wake(t);
     return;
 out:
+    pthread_mutex_unlock(&t->lock);
+}
+
+void tier_disk_settle(struct tier_disk *t, uint32_t deadline_ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += deadline_ms / 1000;
+    until.tv_nsec += (long)(deadline_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&t->lock);
+    int rc = 0;
+    while (!t->deletes_idle && rc == 0)
+        rc = pthread_cond_timedwait(&t->changed, &t->lock, &until);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -417,7 +430,6 @@ void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms)
     free(t->in_touches);
     free(t->touches);
     free(t->foreign);
-    free(t->dir);
     if (t->dir_fd >= 0)
         close(t->dir_fd); /* the lock */
     pthread_mutex_destroy(&t->lock);

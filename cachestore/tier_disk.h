@@ -70,7 +70,8 @@ enum tier_result {
     TIER_CORRUPT_TOKENS,  /* the record holds other token ids */
     TIER_CORRUPT_PAYLOAD, /* a page's checksum fails */
     TIER_CANCELLED,
-    TIER_ENOSPC,   /* no chunks within the budget, or the file system is full */
+    TIER_ENOSPC,   /* no chunks: evicting records makes room */
+    TIER_EFULL,    /* the file system is full: nothing is written before others give room back */
     TIER_NOTFOUND, /* never written, failed, or deleted before the read began */
 };
 
@@ -155,6 +156,9 @@ void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct 
 /* Note a use, persisted in batches. */
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix);
 
+/* Waits until all that was to be deleted is gone and its room given back, at most deadline_ms: after it, what
+ * is on disk fits a budget that was lowered. For the opener; not from a completion. */
+void tier_disk_settle(struct tier_disk *t, uint32_t deadline_ms);
 /* Sync what was written and commit its rows soon rather than by the timer. */
 void tier_disk_kick(struct tier_disk *t);
 /* Bytes of writes and notes queued whose durable() has not returned. 0: all is on disk or has failed. */

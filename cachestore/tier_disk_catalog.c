@@ -12,9 +12,14 @@ static void catalog_reopen(struct tier_disk *t)
 {
     char problem[256];
     catalog_close(t->catalog);
-    int rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
-    bool was_broken = atomic_exchange(&t->catalog_broken, rc != CS_OK);
-    if (rc != CS_OK && !was_broken)
+    t->catalog = NULL;
+    if (!catalog_has_room(t->dir_fd, atomic_load(&t->catalog_reserve))) {
+        atomic_store(&t->catalog_state, CATALOG_FULL);
+        return;
+    }
+    int rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    int was = atomic_exchange(&t->catalog_state, rc == CS_OK ? CATALOG_FINE : CATALOG_BROKEN);
+    if (rc != CS_OK && was == CATALOG_FINE)
         tier_log(t, CS_LOG_WARN,
                  "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
     else if (rc == CS_OK)
@@ -24,11 +29,17 @@ static void catalog_reopen(struct tier_disk *t)
 /* Rows go nowhere while the file system is full; deletes, which make room, may use more of what is left. */
 static bool commit_has_room(struct tier_disk *t, const struct group *g)
 {
-    uint64_t need = catalog_reserve_bytes(t->catalog_share);
+    uint64_t need = atomic_load(&t->catalog_reserve);
     bool there = catalog_has_room(t->dir_fd, g->deletes != NULL ? need / 4 : need);
-    bool was_broken = t->catalog == NULL || atomic_exchange(&t->catalog_broken, !there);
-    if (!there && !was_broken)
-        tier_log(t, CS_LOG_WARN, "disk cache: the file system is full; what is stored is still read");
+    int was = atomic_load(&t->catalog_state);
+    if (!there) {
+        atomic_store(&t->catalog_state, CATALOG_FULL);
+        if (was == CATALOG_FINE)
+            tier_log(t, CS_LOG_WARN, "disk cache: the file system is full; what is stored is still read");
+    } else if (was == CATALOG_FULL && g->deletes == NULL) {
+        atomic_store(&t->catalog_state, t->catalog != NULL ? CATALOG_FINE : CATALOG_BROKEN);
+        tier_log(t, CS_LOG_INFO, "disk cache: the file system has room again");
+    }
     return there;
 }
 
@@ -41,8 +52,10 @@ static void group_commit(struct tier_disk *t, struct group *g)
     if (t->catalog == NULL)
         catalog_reopen(t);
     struct catalog *c = t->catalog;
-    if (c == NULL)
+    if (c == NULL) {
+        g->result = atomic_load(&t->catalog_state) == CATALOG_FULL ? CS_EFULL : CS_EIO;
         return;
+    }
     for (struct transfer *x = g->writes; x != NULL; x = x->next)
         catalog_put(c, CATALOG_RECORD, x->rec->id, x->row, x->row_bytes);
     for (struct row_op *row = g->rows; row != NULL; row = row->next) {

@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "cachestore/key.h"
+#include "cachestore/list.h"
 #include "cachestore/tier_disk_impl.h"
 
 struct foreign_member {
@@ -35,28 +36,16 @@ void foreign_paths_free(struct foreign_paths *f)
 
 static int page_add(struct foreign_paths *f, struct cs_key key, struct disk_record *rec)
 {
-    if (f->n_pages == f->pages_room) {
-        size_t room = f->pages_room == 0 ? 1024 : 2 * f->pages_room;
-        struct foreign_page *larger = realloc(f->pages, room * sizeof *larger);
-        if (larger == NULL)
-            return CS_ENOMEM;
-        f->pages = larger;
-        f->pages_room = room;
-    }
+    if (!list_reserve((void **)&f->pages, &f->pages_room, f->n_pages, sizeof *f->pages))
+        return CS_ENOMEM;
     f->pages[f->n_pages++] = (struct foreign_page){.key = key, .rec = rec};
     return CS_OK;
 }
 
 int foreign_paths_add(struct foreign_paths *f, struct disk_record *rec, const struct fmt_record *r)
 {
-    if (f->n_members == f->members_room) {
-        size_t room = f->members_room == 0 ? 256 : 2 * f->members_room;
-        struct foreign_member *larger = realloc(f->members, room * sizeof *larger);
-        if (larger == NULL)
-            return CS_ENOMEM;
-        f->members = larger;
-        f->members_room = room;
-    }
+    if (!list_reserve((void **)&f->members, &f->members_room, f->n_members, sizeof *f->members))
+        return CS_ENOMEM;
     f->members[f->n_members++] = (struct foreign_member){
         .rec = rec, .parent = {r->parent[0], r->parent[1]}, .first_position = r->first_position};
     if (r->kind == FMT_RECORD_CHECKPOINT) /* nobody's parent */

@@ -110,6 +110,9 @@ struct group {
     int result; /* the commit's; CS_EFULL: it was not tried */
 };
 
+/* Whether rows can be written: by what the catalogue thread saw last. */
+enum catalog_state { CATALOG_FINE, CATALOG_FULL, CATALOG_BROKEN };
+
 struct tier_stats {
     atomic_uint_fast64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read,
         bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload,
@@ -130,14 +133,13 @@ struct tier_disk {
     uint64_t budget, catalog_share, flush_bytes, inflight_bytes;
     uint32_t flush_interval_ms;
     int dir_fd;
-    char *dir;
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
     pthread_t io_thread, catalog_thread;
     bool io_thread_runs, catalog_thread_runs;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* the catalogue thread's queue; the I/O thread's start */
+    pthread_cond_t changed; /* the catalogue thread's queue; the I/O thread's start; deletes_idle */
     /* Under lock. */
     struct disk_record **table;
     size_t table_size, n_records;
@@ -150,7 +152,8 @@ struct tier_disk {
     bool in_kick, in_close, io_sleeps, catalog_stop;
     uint64_t close_at_ms;
     struct group *to_catalog, **to_catalog_tail, *from_catalog;
-    int io_started; /* 0 not yet, 1 yes, -1 failed: start_reason says why */
+    bool deletes_idle; /* none is asked for, under way or waiting for a read */
+    int io_started;    /* 0 not yet, 1 yes, -1 failed: start_reason says why */
     char start_reason[160];
 
     /* Any thread. */
@@ -158,7 +161,8 @@ struct tier_disk {
     atomic_int_fast64_t limit;     /* bytes the volumes may take */
     atomic_uint_fast64_t pending, sequence;
     uint64_t nonce;
-    atomic_bool catalog_broken;
+    atomic_int catalog_state;             /* enum catalog_state */
+    atomic_uint_fast64_t catalog_reserve; /* what the file system must have free for the catalogue */
     struct tier_stats stats;
 
     /* I/O thread (and the opener before it serves). */
@@ -173,7 +177,9 @@ struct tier_disk {
     struct touch *touches;
     size_t n_touches;
     struct disk_record *row_deletes;
-    unsigned n_dying; /* records whose chunks will be free once deletes and reads have ended */
+    struct group delete_group; /* the one delete batch under way: deletes need no memory */
+    uint64_t deletes_at_ms;    /* after one that failed: when they are tried again */
+    unsigned n_dying;          /* records whose chunks will be free once deletes and reads have ended */
     bool flushing, deleting, kick, closing, cancel_all;
     bool notes_dropped_said;
     bool flush_timer;

@@ -65,6 +65,8 @@ static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_resul
     uint64_t bytes = tier_disk_record_bytes(t, w->record.kind, w->record.n_pages);
     if (result == TIER_EIO)
         atomic_fetch_add(&t->stats.io_errors, 1);
+    else if (result == TIER_ENOSPC || result == TIER_EFULL)
+        atomic_fetch_add(&t->stats.dropped_disk_full, 1);
     free(w->tier_notes);
     w->durable(w->ctx, w, result);
     atomic_fetch_sub(&t->pending, bytes);
@@ -114,6 +116,18 @@ void tier_write_landed(struct transfer *x)
     t->written_tail = &x->next;
 }
 
+/* Why a write is not begun; TIER_OK: it is. */
+static enum tier_result write_refusal(struct tier_disk *t, const struct disk_record *rec)
+{
+    if (t->cancel_all || rec->delete_seen)
+        return TIER_CANCELLED;
+    int catalog = atomic_load(&t->catalog_state);
+    if (catalog == CATALOG_FINE)
+        return TIER_OK;
+    t->retry = true;
+    return catalog == CATALOG_FULL ? TIER_EFULL : TIER_EIO;
+}
+
 /* Finds room and begins the data of one write. false: it must wait for chunks. */
 static bool write_begin(struct tier_disk *t, struct tier_write *w)
 {
@@ -124,11 +138,10 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
         write_end(t, w, TIER_EIO);
         return true;
     }
-    if (t->cancel_all || rec->delete_seen || atomic_load(&t->catalog_broken)) {
-        enum tier_result result = atomic_load(&t->catalog_broken) ? TIER_EIO : TIER_CANCELLED;
-        t->retry = result == TIER_EIO;
+    enum tier_result refusal = write_refusal(t, rec);
+    if (refusal != TIER_OK) {
         tier_record_end(t, rec, false);
-        write_end(t, w, result);
+        write_end(t, w, refusal);
         return true;
     }
     uint32_t n_chunks = (uint32_t)(rec->bytes / t->chunk_bytes), n_runs = 0;
@@ -144,7 +157,6 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
             foreign_evict(t, rec->bytes);
         if (t->n_dying > 0)
             return false;
-        atomic_fetch_add(&t->stats.dropped_disk_full, 1);
     }
     enum tier_result result = rc == 0 ? TIER_OK : rc == -ENOSPC ? TIER_ENOSPC : TIER_EIO;
     struct transfer *x = NULL;
@@ -228,13 +240,10 @@ static void delete_take(struct tier_disk *t, struct disk_record *rec)
 
 static void deletes_send(struct tier_disk *t)
 {
-    if (t->deleting || t->row_deletes == NULL)
+    if (t->deleting || t->row_deletes == NULL || (t->deletes_at_ms > 0 && now_ms() < t->deletes_at_ms))
         return;
-    struct group *g = calloc(1, sizeof *g);
-    if (g == NULL)
-        return; /* tried again next turn */
-    g->t = t;
-    g->deletes = t->row_deletes;
+    struct group *g = &t->delete_group;
+    *g = (struct group){.t = t, .deletes = t->row_deletes};
     t->row_deletes = NULL;
     t->deleting = true;
     group_send(t, g);
@@ -244,16 +253,19 @@ static void deletes_end(struct tier_disk *t, struct group *g)
 {
     struct disk_record *rec;
     t->deleting = false;
+    t->deletes_at_ms = g->result == CS_OK ? 0 : now_ms() + RETRY_MS;
     while ((rec = g->deletes) != NULL) {
         g->deletes = rec->list_next;
-        atomic_fetch_sub(tier_record_counter(t, rec), 1);
-        if (g->result == CS_OK)
+        if (g->result == CS_OK) {
+            atomic_fetch_sub(tier_record_counter(t, rec), 1);
             rec->state = REC_GONE;
-        if (rec->readers == 0) {
-            tier_record_end(t, rec, g->result != CS_OK);
-        } else if (g->result != CS_OK) { /* it stays in the table, marked deleted, its chunks used */
-            rec->dying = false;
-            t->n_dying--;
+            if (rec->readers == 0)
+                tier_record_end(t, rec, false);
+        } else if (!t->closing) {
+            /* Whether the row is there is unknown, and deleting it again does no harm. At close the row stays
+             * and the record comes back with the next open. */
+            rec->list_next = t->row_deletes;
+            t->row_deletes = rec;
         }
     }
 }
@@ -407,10 +419,13 @@ static void flush_end(struct tier_disk *t, struct group *g)
         g->writes = x->next;
         struct disk_record *rec = x->rec;
         struct tier_write *w = x->w;
+        if (g->result == CS_EFULL) { /* not tried */
+            transfer_abandon(x, TIER_EFULL, false);
+            continue;
+        }
         if (g->result != CS_OK) {
-            /* Where it was tried, whether the row is there is unknown: the chunks are neither free nor
-             * trusted. */
-            transfer_abandon(x, TIER_EIO, g->result != CS_EFULL);
+            /* Whether the row is there is unknown: the chunks are neither free nor trusted. */
+            transfer_abandon(x, TIER_EIO, true);
             continue;
         }
         rec->state = REC_DURABLE;
@@ -484,11 +499,12 @@ static void inbox_take(struct tier_disk *t)
     }
     for (struct group *g = ended, *next; g != NULL; g = next) {
         next = g->next;
-        if (g->deletes != NULL)
+        if (g == &t->delete_group) {
             deletes_end(t, g);
-        else
+        } else {
             flush_end(t, g);
-        free(g);
+            free(g);
+        }
     }
     if (ended != NULL) {
         uint64_t limit = tier_volume_limit(t, atomic_load(&t->stats.catalog_bytes));
@@ -516,6 +532,8 @@ static void cancel_everything(struct tier_disk *t)
     }
     t->rows_tail = &t->rows;
     t->n_touches = 0;
+    if (t->deletes_at_ms > 0) /* the catalogue cannot be written */
+        t->row_deletes = NULL;
 }
 
 static bool all_done(const struct tier_disk *t)
@@ -529,6 +547,8 @@ static int sleep_ms(struct tier_disk *t)
     uint64_t until = UINT64_MAX, now = now_ms();
     if (t->flush_timer && !t->flushing)
         until = t->flush_at_ms;
+    if (t->row_deletes != NULL && !t->deleting && t->deletes_at_ms < until)
+        until = t->deletes_at_ms;
     if (t->closing && !t->cancel_all && t->close_at_ms < until)
         until = t->close_at_ms;
     if (until == UINT64_MAX)
@@ -595,6 +615,10 @@ void *tier_io_main(void *arg)
                            !t->in_kick && t->in_close == t->closing;
         bool quit = inbox_empty && t->closing && all_done(t);
         t->io_sleeps = inbox_empty && !more;
+        bool idle = t->in_deletes == NULL && t->row_deletes == NULL && !t->deleting && t->n_dying == 0;
+        if (idle && !t->deletes_idle)
+            pthread_cond_broadcast(&t->changed);
+        t->deletes_idle = idle;
         pthread_mutex_unlock(&t->lock);
         if (quit)
             break;

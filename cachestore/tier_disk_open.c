@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cachestore/tier_disk_impl.h"
@@ -110,7 +111,11 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         return CS_ENOMEM;
     }
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->changed, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     t->dir_fd = -1;
     t->engine_open = engine_open;
     t->in_reads_tail = &t->in_reads;
@@ -123,8 +128,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
     t->log = config->log;
     t->log_ctx = config->log_ctx;
     char note[160], problem[256] = "";
-    t->dir = strdup(config->disk_dir);
-    int rc = t->dir == NULL ? CS_ENOMEM : store_dir_lock(config->disk_dir, true, &t->dir_fd, err, err_len);
+    int rc = store_dir_lock(config->disk_dir, true, &t->dir_fd, err, err_len);
     if (rc == CS_ENOTFOUND)
         rc = CS_EIO;
     if (rc == CS_OK)
@@ -152,8 +156,9 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         rc = CS_EIO;
         goto fail;
     }
+    atomic_store(&t->catalog_reserve, catalog_reserve_bytes(t->catalog_share));
     t->volumes.reserve_bytes = 2 * catalog_reserve_bytes(t->catalog_share);
-    rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
     if (rc == CS_ECORRUPT)
         tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
     if (rc == CS_OK || rc == CS_ECORRUPT)

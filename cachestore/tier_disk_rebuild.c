@@ -159,7 +159,7 @@ int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len
         snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
         return CS_EIO;
     }
-    rc = catalog_open(t->dir, false, t->catalog_share, &t->catalog, err, err_len);
+    rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, err, err_len);
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
     struct rebuild b = {.catalog = t->catalog};

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cachestore/list.h"
 #include "cachestore/tier_disk_impl.h"
 #include "formats/note_row.h"
 
@@ -46,20 +47,6 @@ struct load {
     struct foreign_paths foreign;
     uint64_t max_sequence, dropped;
 };
-
-/* Room for one more entry in a list that grows by doubling. */
-static bool list_reserve(void **list, size_t *room, size_t n, size_t entry_bytes)
-{
-    if (n < *room)
-        return true;
-    size_t larger_room = *room == 0 ? 256 : 2 * *room;
-    void *larger = realloc(*list, larger_room * entry_bytes);
-    if (larger == NULL)
-        return false;
-    *list = larger;
-    *room = larger_room;
-    return true;
-}
 
 static void rows_drop(struct load *l, struct record_id id)
 {

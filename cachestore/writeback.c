@@ -92,8 +92,6 @@ void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
     if (!s->disk || sp->disk != SPAN_DISK_NONE || !is_complete(sp) || sp->doomed)
         return;
-    if (sp->kind == SPAN_CHECKPOINT && s->tier == &tier_disk_vtable)
-        return; /* its volumes know no checkpoints yet */
     if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
         grace_insert(s, sp);
     else

@@ -7,12 +7,3 @@ bool evict_oldest_before(const struct evict_facts *a, const struct evict_facts *
         return a->last_used < b->last_used;
     return a->first_position > b->first_position;
 }
-
-bool evict_device_before(const struct evict_facts *a, const struct evict_facts *b)
-{
-    if (a->durable != b->durable)
-        return a->durable;
-    if (a->leaf != b->leaf)
-        return a->leaf;
-    return evict_oldest_before(a, b);
-}

@@ -205,6 +205,12 @@ static void fake_touch(struct tier_disk *t, struct record_id id, int64_t used_un
         r->record.used_unix = used_unix;
 }
 
+static void fake_settle(struct tier_disk *t, uint32_t deadline_ms)
+{
+    (void)t;
+    (void)deadline_ms;
+}
+
 static void fake_kick(struct tier_disk *t)
 {
     fake(t)->n_kicks++;
@@ -252,6 +258,7 @@ const struct tier_vtable fake_vtable = {
     .delete_span = fake_delete,
     .delete_notes = fake_delete_notes,
     .touch = fake_touch,
+    .settle = fake_settle,
     .kick = fake_kick,
     .pending_bytes = fake_pending_bytes,
     .memory_bytes = fake_memory_bytes,

@@ -6,7 +6,7 @@
 #ifndef ISOTHERM_TESTS_CACHESTORE_STATEFUL_H
 #define ISOTHERM_TESTS_CACHESTORE_STATEFUL_H
 
-#include "tests/cachestore/harness.h"
+#include "tests/cachestore/fake_tier.h"
 
 enum { GROUPS = 2, WINDOW = 10, STATE_BLOCKS = 3, GRID = 8 };
 
@@ -27,7 +27,8 @@ struct run {
 void run_open(struct run *r, struct cs_store *s, const struct cs_config *c, uint32_t tenant,
               const uint32_t *ids, uint32_t n);
 bool run_settle(struct run *r);
-/* Both, waiting; returns where it resumes. */
+/* Both, waiting (for this fake tier, if it is set, by completing its reads); returns where it resumes. */
+extern struct fake_tier *run_fake;
 uint32_t run_start(struct run *r, struct cs_store *s, const struct cs_config *c, uint32_t tenant,
                    const uint32_t *ids, uint32_t n);
 /* Computes up to `to` in steps of at most `chunk` tokens. CS_OK, or what grow or step_begin refused with. */

@@ -322,6 +322,7 @@ static void on_a_small_disk_checkpoints_leave_before_their_spans(void **state)
     struct cs_config c = disk_config(120, UINT32_MAX);
     uint32_t ids[N];
     struct cs_store *s = fake_open(&f, &c);
+    run_fake = &f;
     for (uint32_t k = 1; k < 30; k++) {
         make_ids(ids, N, 16, k);
         run_turn(s, &c, 0, ids, 40, 61, system_only, 1);
@@ -331,6 +332,7 @@ static void on_a_small_disk_checkpoints_leave_before_their_spans(void **state)
     assert_true(stats_of(s).evicted_disk_checkpoints > 5);
     assert_true(stats_of(s).evicted_disk_spans > 5);
     assert_true(checkpoint_records(&f) > 0);
+    run_fake = NULL;
     cs_close(s, 0);
     s = fake_open(&f, &c);
     /* Every row still leads somewhere. */

@@ -2,7 +2,7 @@
  * The store over the real disk tier, on real files: warm after a clean close, after kill -9, with a byte of a
  * volume changed, with the catalogue deleted, with smaller budgets; and what a publish and a restore cost.
  */
-#include "tests/cachestore/harness.h"
+#include "tests/cachestore/stateful.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -98,6 +98,47 @@ static void a_clean_close_leaves_everything_warm(void **state)
     free(data);
     st = stats_of(s);
     assert_int_equal(st.bytes_read, 25 * PAGE);
+    assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
+    check_balance(s);
+    cs_close(s, FLUSH_MS);
+    remove_tree(dir);
+}
+
+static void a_clean_close_leaves_checkpoints_warm(void **state)
+{
+    (void)state;
+    make_dir();
+    struct cs_config c = disk_config(256), shape = stateful_config(256);
+    c.window_groups = shape.window_groups;
+    c.window_tokens = shape.window_tokens;
+    c.state_bytes = shape.state_bytes;
+    c.grid_tokens = shape.grid_tokens;
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[130];
+    make_ids(ids, 130, 130, 0);
+    const struct cs_boundary system = {.position = 21, .kind = CS_BOUNDARY_SYSTEM};
+    for (uint32_t n = 30; n < 120; n += 30) /* three turns: checkpoints at 16, 32, 64 and 96 */
+        run_turn(s, &c, 0, ids, n, n + 9, &system, 1);
+    assert_int_equal(stats_of(s).checkpoints, 4);
+    assert_true(stats_of(s).pending_bytes > 0);
+    cs_close(s, FLUSH_MS);
+
+    s = tiny_open(&c);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.checkpoints, 4);
+    assert_int_equal(st.disk_checkpoints, 4);
+    assert_int_equal(st.disk_spans, st.spans);
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 125), 96);
+    assert_int_equal(r.reuse.tokens_disk, 96);
+    assert_int_equal(run_compute(&r, 125, 9), CS_OK);
+    run_close(&r);
+    uint32_t other[130];
+    make_ids(other, 130, 30, 3); /* another user of the system prompt */
+    assert_int_equal(run_start(&r, s, &c, 0, other, 125), 16);
+    run_close(&r);
+    st = stats_of(s);
+    assert_int_equal(st.checkpoints_read, 2);
     assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
     check_balance(s);
     cs_close(s, FLUSH_MS);
@@ -537,6 +578,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clean_close_leaves_everything_warm),
+        cmocka_unit_test(a_clean_close_leaves_checkpoints_warm),
         cmocka_unit_test(what_was_durable_survives_kill_9),
         cmocka_unit_test(a_changed_byte_anywhere_is_a_miss_and_others_stay_warm),
         cmocka_unit_test(a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on),

@@ -54,7 +54,7 @@ static void model_publish(struct model *m, uint32_t tenant, const uint32_t *ids,
 /* What the index says of itself, counted again. */
 static void recount(struct cs_store *s)
 {
-    uint64_t spans = 0, on_disk = 0, cached = 0;
+    uint64_t spans = 0, on_disk = 0, cached = 0, ranked = 0;
     uint32_t in_heap[HEAP_COUNT] = {0};
     pthread_mutex_lock(&s->lock);
     for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
@@ -90,7 +90,8 @@ static void recount(struct cs_store *s)
             assert_int_equal(sp->n_disk_children, disk_children);
             /* Nothing is kept for nothing. */
             assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
-            assert_int_equal(sp->heap_slot[HEAP_DEVICE] != 0, tail_unused && sp->disk != SPAN_DISK_WRITING);
+            assert_int_equal(sp->rank.ranked, tail_unused && sp->disk != SPAN_DISK_WRITING);
+            ranked += sp->rank.ranked;
             assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
                              sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
             for (int h = 0; h < HEAP_COUNT; h++) {
@@ -103,6 +104,7 @@ static void recount(struct cs_store *s)
     assert_int_equal(spans, s->index.n_spans);
     assert_int_equal(on_disk, s->index.n_disk_spans);
     assert_int_equal(cached, s->arena.n_cached);
+    assert_int_equal(ranked, s->index.ranks.n);
     for (int h = 0; h < HEAP_COUNT; h++)
         assert_int_equal(in_heap[h], s->index.heaps[h].n);
     pthread_mutex_unlock(&s->lock);

@@ -2,10 +2,13 @@
 #include "tests/disk/harness.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -371,6 +374,83 @@ struct cs_stats rig_stats(struct rig *r)
     struct cs_stats s = {0};
     tier_disk_stats(r->tier, &s);
     return s;
+}
+
+struct catalog *rig_catalog_open(struct rig *r, bool read_only)
+{
+    struct catalog *c = NULL;
+    char err[256] = "";
+    r->catalog_fd = open(r->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(r->catalog_fd >= 0);
+    if (catalog_open(r->catalog_fd, read_only, 1 << 20, &c, err, sizeof err) != CS_OK)
+        fail_msg("catalogue: %s", err);
+    return c;
+}
+
+void rig_catalog_close(struct rig *r, struct catalog *c)
+{
+    catalog_close(c);
+    close(r->catalog_fd);
+}
+
+uint32_t rig_fill(struct rig *r, uint32_t number, uint32_t n_pages)
+{
+    uint64_t bytes = tier_disk_record_bytes(r->tier, RECORD_SPAN, n_pages);
+    uint32_t n = 0;
+    while (tier_disk_free_bytes(r->tier) >= (int64_t)bytes)
+        put(r, number + n++, n_pages);
+    return n;
+}
+
+static struct rlimit file_limit_before;
+
+void files_limit(uint64_t bytes)
+{
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &file_limit_before), 0);
+    struct rlimit small = {.rlim_cur = bytes, .rlim_max = file_limit_before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+}
+
+void files_unlimit(void)
+{
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &file_limit_before), 0);
+}
+
+void log_beyond_limit(struct rig *r, struct record_id owner)
+{
+    static char bytes[400 << 10];
+    struct cs_note note = {.key = {1, 1}, .data = bytes, .len = sizeof bytes};
+    struct note_record n = {.id = tier_disk_next_id(r->tier), .owner = owner, .notes = &note, .n_notes = 1};
+    assert_int_equal(tier_disk_write_notes(r->tier, &n), CS_OK);
+    tier_disk_kick(r->tier);
+    assert_true(wait_until(nothing_pending, r));
+    files_limit(256 << 10);
+}
+
+bool has_warned(void *rig)
+{
+    struct rig *r = rig;
+    pthread_mutex_lock(&r->lock);
+    bool warned = r->n_warnings > 0;
+    pthread_mutex_unlock(&r->lock);
+    return warned;
+}
+
+static int count_row(void *ctx, const struct catalog_row *row)
+{
+    (void)row;
+    ++*(unsigned *)ctx;
+    return CS_OK;
+}
+
+unsigned rig_rows(struct rig *r, enum catalog_kind kind)
+{
+    struct catalog *c = rig_catalog_open(r, true);
+    unsigned n = 0;
+    assert_int_equal(catalog_scan(c, kind, count_row, &n), CS_OK);
+    rig_catalog_close(r, c);
+    return n;
 }
 
 bool wait_until(bool (*cond)(void *ctx), void *ctx)

@@ -32,6 +32,7 @@ struct seen_span {
 /* An open tier and what it reported when it opened. */
 struct rig {
     char dir[64];
+    int catalog_fd; /* of the directory, between rig_catalog_open and _close */
     bool in_memory;
     struct cs_config config;
     struct tier_disk *tier;
@@ -90,6 +91,21 @@ struct record_id put(struct rig *r, uint32_t number, uint32_t n_pages);
 enum tier_result get(struct rig *r, struct record_id id, uint32_t number, uint32_t n_pages);
 const struct seen_span *find_seen(const struct rig *r, uint32_t number);
 struct cs_stats rig_stats(struct rig *r);
+/* The catalogue of a store that is closed; asserts that it opens. */
+struct catalog *rig_catalog_open(struct rig *r, bool read_only);
+void rig_catalog_close(struct rig *r, struct catalog *c);
+/* Writes spans of n_pages, numbered from `number` on, until one more would be beyond the budget. How many. */
+uint32_t rig_fill(struct rig *r, uint32_t number, uint32_t n_pages);
+/* The system refuses this process what lies behind the first `bytes` of any file; then allows it again. */
+void files_limit(uint64_t bytes);
+void files_unlimit(void);
+/* With a limit that the catalogue's log has passed, thanks to a note of this record: its next batch fails,
+ * other files can be made. */
+void log_beyond_limit(struct rig *r, struct record_id owner);
+/* For wait_until: the tier has logged a warning. */
+bool has_warned(void *rig);
+/* Rows of one kind in a store that is closed. */
+unsigned rig_rows(struct rig *r, enum catalog_kind kind);
 /* Polls cond until it holds; false after 20 s. */
 bool wait_until(bool (*cond)(void *ctx), void *ctx);
 bool nothing_pending(void *rig);

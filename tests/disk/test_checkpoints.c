@@ -267,16 +267,14 @@ static void test_any_changed_byte_of_a_row_is_a_miss(void **state)
     filled(&r);
     r.takes_any_row = true;
     struct one_row row = {.len = 0};
-    char err[256];
-    struct catalog *c;
-    assert_int_equal(catalog_open(r.dir, false, 1 << 20, &c, err, sizeof err), CS_OK);
+    struct catalog *c = rig_catalog_open(&r, false);
     assert_int_equal(catalog_scan(c, CATALOG_RECORD, take_row, &row), CS_OK);
     assert_int_equal(row.len, 256 + 12 + 4 * PT);
     for (size_t at = 0; at < row.len; at += at < 176 ? 4 : 7) {
         ((uint8_t *)row.words)[at] ^= 1;
         catalog_put(c, CATALOG_RECORD, row.id, row.words, row.len);
         assert_int_equal(catalog_commit(c, false), CS_OK);
-        catalog_close(c);
+        rig_catalog_close(&r, c);
         rig_open(&r);
         const struct seen_span *seen = NULL;
         for (size_t i = 0; i < r.n_seen; i++)
@@ -300,11 +298,11 @@ static void test_any_changed_byte_of_a_row_is_a_miss(void **state)
         assert_int_equal(get_seen(&r, 3), TIER_OK);
         rig_close(&r);
         ((uint8_t *)row.words)[at] ^= 1;
-        assert_int_equal(catalog_open(r.dir, false, 1 << 20, &c, err, sizeof err), CS_OK);
+        c = rig_catalog_open(&r, false);
         catalog_put(c, CATALOG_RECORD, row.id, row.words, row.len);
         assert_int_equal(catalog_commit(c, false), CS_OK);
     }
-    catalog_close(c);
+    rig_catalog_close(&r, c);
     rig_open(&r);
     assert_int_equal(get_seen(&r, VICTIM), TIER_OK);
     rig_destroy(&r);

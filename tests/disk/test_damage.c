@@ -476,11 +476,9 @@ static int take_row(void *ctx, const struct catalog_row *from)
  * own. */
 static void put_rival_row(struct rig *r, int64_t age)
 {
-    char err[256];
-    struct catalog *c;
     struct one_row row = {.number = 2};
     struct fmt_record rec;
-    assert_int_equal(catalog_open(r->dir, false, 1 << 20, &c, err, sizeof err), CS_OK);
+    struct catalog *c = rig_catalog_open(r, false);
     assert_int_equal(catalog_scan(c, CATALOG_RECORD, take_row, &row), CS_OK);
     assert_int_equal(fmt_record_row_decode(row.words, row.len, &rec), FMT_RECORD_OK);
     uint64_t rival[512];
@@ -495,7 +493,7 @@ static void put_rival_row(struct rig *r, int64_t age)
     struct record_id id = {.nonce = rec.id_nonce, .sequence = rec.id_sequence};
     catalog_put(c, CATALOG_RECORD, id, rival, row.len);
     assert_int_equal(catalog_commit(c, true), CS_OK);
-    catalog_close(c);
+    rig_catalog_close(r, c);
 }
 
 static void test_of_two_rows_for_a_chunk_the_newest_keeps_it(void **state)

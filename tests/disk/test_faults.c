@@ -1,6 +1,7 @@
 /*
  * Faults of the device, put between the tier and io_uring by an engine that wraps it: failed syncs, failed
- * reads and writes. Whatever fails is a failed write or a miss; what was durable stays so.
+ * reads and writes, reads that take their time. Whatever fails is a failed write or a miss; what was durable
+ * stays so.
  */
 #include "tests/disk/harness.h"
 
@@ -14,10 +15,14 @@ struct faulty {
     struct io_op *failed[256];
     int result[256];
     unsigned n_failed;
+    struct io_op *held[16];
+    unsigned n_held;
 };
 
 /* What fails next; set by the test, read on the I/O thread. */
 static atomic_int fail_sync, fail_read, fail_write;
+static atomic_bool hold_reads;
+static atomic_uint reads_held; /* whatever the engine holds just now */
 
 static bool take(atomic_int *count)
 {
@@ -40,6 +45,11 @@ static int faulty_submit(struct io_engine *e, struct io_op *op)
         f->failed[f->n_failed++] = op;
         return 0;
     }
+    if (op->kind == IO_READ && atomic_load(&hold_reads) && f->n_held < sizeof f->held / sizeof *f->held) {
+        f->held[f->n_held++] = op;
+        atomic_store(&reads_held, f->n_held);
+        return 0;
+    }
     return f->inner->ops->submit(f->inner, op);
 }
 
@@ -48,6 +58,9 @@ static void faulty_wait(struct io_engine *e, int timeout_ms)
     struct faulty *f = (struct faulty *)e;
     f->inner->complete = f->base.complete;
     f->inner->ctx = f->base.ctx;
+    while (f->n_held > 0 && !atomic_load(&hold_reads) &&
+           f->inner->ops->submit(f->inner, f->held[f->n_held - 1]) == 0)
+        atomic_store(&reads_held, --f->n_held);
     f->inner->ops->wait(f->inner, f->n_failed > 0 ? 0 : timeout_ms);
     while (f->n_failed > 0) {
         f->n_failed--;
@@ -208,6 +221,43 @@ static void test_delete_meets_failed_sync(void **state)
     rig_destroy(&r);
 }
 
+static bool read_is_held(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&reads_held) > 0;
+}
+
+/* The record's batch of deletes fails while it is being read: the read ends as it would have, the delete is
+ * tried again, and then the chunks are free. */
+static void test_failed_delete_meets_a_reader(void **state)
+{
+    (void)state;
+    struct rig r;
+    faulty_rig(&r);
+    int64_t all = tier_disk_free_bytes(r.tier);
+    struct record_id id = put(&r, 1, 12), other = put(&r, 2, 12);
+    struct span_io *s = span_make(&r, 1, 12);
+    atomic_store(&hold_reads, true);
+    span_read_begin(s, id, 0, 12);
+    assert_true(wait_until(read_is_held, NULL));
+    log_beyond_limit(&r, other);
+    tier_disk_delete(r.tier, id);
+    bool warned = wait_until(has_warned, &r);
+    files_unlimit();
+    assert_true(warned);
+    atomic_store(&hold_reads, false);
+    tier_disk_kick(r.tier);
+    assert_int_equal(span_wait(s), TIER_OK);
+    assert_true(span_bytes_right(s));
+    span_free(s);
+    tier_disk_settle(r.tier, 60000);
+    assert_int_equal(rig_stats(&r).disk_spans, 1);
+    assert_int_equal(tier_disk_free_bytes(r.tier),
+                     all - (int64_t)tier_disk_record_bytes(r.tier, RECORD_SPAN, 12));
+    rig_fill(&r, 100, 12); /* into the last chunk */
+    rig_destroy(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +265,7 @@ int main(void)
         cmocka_unit_test(test_failed_read_is_eio_and_the_next_one_works),
         cmocka_unit_test(test_failed_write_ends_that_write_only),
         cmocka_unit_test(test_delete_meets_failed_sync),
+        cmocka_unit_test(test_failed_delete_meets_a_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,61 @@
+/*
+ * Who leaves the device next: the candidates in classes of worth (policy/worth.h), durable ones apart from
+ * those that would be lost, in each class the least recently used first. The least worthy is found by
+ * comparing the heads of the classes, at most WORTH_CLASSES of them, whatever the number of candidates.
+ *
+ * What is worth nothing goes first, then what is safe on disk, then the rest; of both kinds the last class
+ * when all others are empty. A class is that of the moment when the candidate was last looked at; it is
+ * looked at again when it comes to the head, so what changes far away costs nothing.
+ *
+ * Spans go from the tail, leaves before spans with something resident behind them. Where a model resumes at
+ * checkpoints only, pages behind the last checkpoint of all paths through them are worth nothing; the others
+ * are what their checkpoints rest on, and go when those are gone. A checkpoint at the end of a path is judged
+ * together with the pages that become worthless with it.
+ *
+ * For that each span knows its chain, the most checkpoints on any path from its start down, and how deep into
+ * it pages are useful. Both are kept up to date along the path to the root, as far as they change.
+ *
+ * Within a class candidates are in a pairing heap that is threaded through the spans (Fredman, Sedgewick,
+ * Sleator and Tarjan 1986), so that nothing is allocated.
+ *
+ * Threads: everything is called with the store's lock held.
+ */
+#ifndef ISOTHERM_CACHESTORE_RANKS_H
+#define ISOTHERM_CACHESTORE_RANKS_H
+
+#include "cachestore/policy/worth.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct index;
+struct span;
+
+struct ranks {
+    struct span *root[2][WORTH_CLASSES]; /* not durable, durable */
+    uint64_t filled[2];                  /* a bit a class */
+    uint32_t n;
+};
+
+/* In a span. */
+struct rank {
+    struct span *child, *next, *previous; /* previous: of a first child its parent */
+    double value;                         /* w * tokens / blocks */
+    uint64_t last_used;
+    uint8_t class;
+    bool ranked, durable;
+};
+
+/* Puts the span in where it belongs now, or takes it out if it is no candidate. */
+void ranks_update_locked(struct index *ix, struct span *sp);
+void ranks_remove_locked(struct index *ix, struct span *sp);
+/* The candidate to evict next; NULL: there is none. */
+struct span *ranks_victim_locked(struct index *ix);
+/* Call when a checkpoint of the span has come or gone. */
+void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp);
+/* Nothing that could be resumed needs page i of the span. */
+bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
+/* The next shallower checkpoint of the path; NULL: none. */
+struct span *ranks_checkpoint_before(const struct span *checkpoint);
+
+#endif

@@ -1,0 +1,247 @@
+/* What leaves the device first: worth in classes, found by comparing their heads. */
+#include "tests/cachestore/fake_tier.h"
+#include "tests/cachestore/stateful.h"
+
+#include "cachestore/policy/worth.h"
+#include "cachestore/store.h"
+
+#include <stdlib.h>
+
+enum { N = 400 };
+
+static const struct cs_boundary system_only[] = {{.position = 21, .kind = CS_BOUNDARY_SYSTEM}};
+
+static void worth_is_weight_times_tokens_over_blocks_and_age(void **state)
+{
+    (void)state;
+    struct worth_facts f = {.tokens_saved = 600, .blocks_freed = 100, .role = WORTH_LEAF};
+    double leaf = worth_value(&f);
+    f.role = WORTH_SHARED;
+    double shared = worth_value(&f);
+    f.role = WORTH_INTERIOR;
+    double interior = worth_value(&f);
+    assert_true(leaf == 6 && shared == 3 && interior > 0.35 && interior < 0.37);
+    f.tokens_saved = 0;
+    assert_true(worth_value(&f) == 0);
+    assert_true(worth_now(leaf, 0) == leaf / 30);
+    assert_true(worth_now(leaf, 30000000) == leaf / 60);
+    assert_int_equal(worth_class(0), WORTH_CLASS_NOTHING);
+    assert_int_equal(worth_class(1e-30), 1);
+    assert_int_equal(worth_class(1e30), WORTH_CLASS_LAST - 1);
+    assert_int_equal(worth_class(8), worth_class(4) + 1);
+    assert_int_equal(worth_class(7.9), worth_class(4));
+}
+
+/* ---- the ranks themselves, against a plain search ---------------------------------------------------- */
+
+static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
+{
+    (void)state;
+    enum { SPANS = 400 };
+    struct index ix;
+    struct arena a;
+    assert_int_equal(arena_open(&a, (uint64_t)SPANS * PAGE, PAGE), CS_OK);
+    assert_int_equal(index_open(&ix, &a, PT, 4 << 20), CS_OK);
+    struct span *spans[SPANS];
+    uint64_t rng = 5;
+    uint32_t ids[PT] = {0}, left = SPANS;
+    for (uint32_t i = 0; i < SPANS; i++) {
+        struct cs_key key = {i + 1, i + 1};
+        ids[0] = i;
+        spans[i] = index_add_locked(&ix, NULL, 0, (struct cs_key){0}, key, &(struct cs_tenant){0}, ids, 1);
+        uint32_t page = arena_take(&a);
+        index_attach_locked(&ix, spans[i], 0, page, false);
+        index_page_unref_locked(&ix, page);
+        if (random_next(&rng) % 3 == 0)
+            index_set_disk_locked(&ix, spans[i], SPAN_DISK_DURABLE);
+        index_touch_locked(&ix, spans[i], 1 + random_next(&rng) % 100000);
+    }
+    while (left > 0) {
+        /* Some are used again meanwhile, or become durable. */
+        for (int k = 0; k < 3; k++) {
+            struct span *sp = spans[random_next(&rng) % SPANS];
+            if (sp && random_next(&rng) % 2)
+                index_touch_locked(&ix, sp, 1 + random_next(&rng) % 200000);
+            else if (sp)
+                index_set_disk_locked(&ix, sp, SPAN_DISK_DURABLE);
+        }
+        struct span *want = NULL;
+        uint32_t at = 0;
+        for (uint32_t i = 0; i < SPANS; i++) {
+            if (!spans[i])
+                continue;
+            bool durable = spans[i]->disk == SPAN_DISK_DURABLE,
+                 want_durable = want && want->disk == SPAN_DISK_DURABLE;
+            if (!want || (durable && !want_durable) ||
+                (durable == want_durable && spans[i]->last_used < want->last_used)) {
+                want = spans[i];
+                at = i;
+            }
+        }
+        struct span *got = ranks_victim_locked(&ix);
+        assert_non_null(got);
+        assert_true(got->last_used == want->last_used);
+        assert_int_equal(got->disk, want->disk);
+        if (got != want)
+            for (at = 0; spans[at] != got;)
+                at++;
+        index_detach_locked(&ix, got, 0);
+        index_set_disk_locked(&ix, got, SPAN_DISK_NONE);
+        index_requeue_locked(&ix, got);
+        index_remove_locked(&ix, got);
+        spans[at] = NULL;
+        left--;
+    }
+    assert_null(ranks_victim_locked(&ix));
+    index_close(&ix);
+    arena_close(&a);
+}
+
+/* ---- in the store ------------------------------------------------------------------------------------ */
+
+static void fill_with_others(struct cs_store *s, const struct cs_config *c, uint32_t n, uint32_t seed)
+{
+    uint32_t ids[N];
+    for (uint32_t k = 0; k < n; k++) {
+        make_ids(ids, N, 0, seed + k);
+        run_turn(s, c, 0, ids, 40, 49, NULL, 0);
+        check_balance(s);
+    }
+}
+
+static void pages_that_nothing_resumes_leave_first(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(80);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t a[N], b[N];
+    make_ids(a, N, 0, 1);
+    make_ids(b, N, 0, 2);
+    assert_int_equal(run_turn(s, &c, 0, a, 40, 49, NULL, 0), 0); /* 12 pages, a checkpoint at 48 */
+    /* Younger, but without a checkpoint. */
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, b, 100), 0);
+    assert_int_equal(run_compute(&r, 100, 20), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.pages_cached, 12 + 9 + 25);
+    fill_with_others(s, &c, 2, 10);
+    assert_int_equal(stats_of(s).evicted_device_checkpoints, 0);
+    assert_int_equal(run_start(&r, s, &c, 0, a, 60), 48);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, b, 100), 0);
+    assert_true(r.reuse.tokens_matched < 96);
+    run_close(&r);
+    cs_close(s, 0);
+}
+
+static void checkpoints_on_the_way_leave_before_ends_of_paths(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(140);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t a[N];
+    make_ids(a, N, 0, 1);
+    /* System, two on the way, the end: at 16, 40, 72, 104. */
+    const struct cs_boundary b[] = {system_only[0], {40, CS_BOUNDARY_TURN}, {72, CS_BOUNDARY_TURN}};
+    assert_int_equal(run_turn(s, &c, 0, a, 100, 105, b, 3), 0);
+    assert_int_equal(stats_of(s).checkpoints, 4);
+    struct run r;
+    for (uint32_t k = 0; stats_of(s).evicted_device_checkpoints < 2; k++) {
+        assert_int_equal(run_start(&r, s, &c, 0, a, 120), 104); /* used all the time */
+        run_close(&r);
+        fill_with_others(s, &c, 1, 10 + k);
+    }
+    assert_int_equal(run_start(&r, s, &c, 0, a, 120), 104);
+    run_close(&r);
+    assert_true(run_start(&r, s, &c, 0, a, 100) < 40);
+    assert_int_equal(r.reuse.miss, CS_MISS_EVICTED);
+    run_close(&r);
+    cs_close(s, 0);
+}
+
+static void what_is_durable_leaves_before_what_would_be_lost(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = stateful_config(100);
+    c.checkpoint_grace_ms = UINT32_MAX;
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t ids[N];
+    /* The younger one is durable. */
+    make_ids(ids, N, 0, 1);
+    run_turn(s, &c, 0, ids, 40, 49, NULL, 0);
+    fake_finish_writes(&f, TIER_EIO);
+    make_ids(ids, N, 0, 2);
+    run_turn(s, &c, 0, ids, 40, 49, NULL, 0);
+    fake_finish_writes(&f, TIER_OK);
+    uint32_t seed = 10;
+    while (stats_of(s).evicted_device_checkpoints == 0) {
+        fill_with_others(s, &c, 1, seed++);
+        fake_finish_writes(&f, TIER_EIO);
+    }
+    struct run r;
+    make_ids(ids, N, 0, 1);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 60), 48);
+    run_close(&r);
+    fake_finish_writes(&f, TIER_OK);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+/* As if nobody had used anything for an hour. */
+static void grow_old(struct cs_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            index_touch_locked(&s->index, sp, sp->last_used - 3600000000ull);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* No kind starves another: the arena is full of what is asked for, whatever that is. */
+static void the_arena_turns_from_pages_to_checkpoints_and_back(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(1000);
+    c.index_bytes = 8 << 20;
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    for (int round = 0; round < 3; round++) {
+        /* Long paths with a checkpoint at their end only. */
+        for (uint32_t k = 0; k < 40; k++) {
+            make_ids(ids, N, 0, 1000u * (uint32_t)round + k);
+            run_turn(s, &c, 0, ids, 390, N - 1, NULL, 0);
+            check_balance(s);
+        }
+        struct cs_stats st = stats_of(s);
+        assert_true(st.pages_live == 0 && st.pages_cached * 100 >= st.pages_total * 95);
+        assert_true(st.checkpoint_blocks * 100 < st.pages_total * 15);
+        grow_old(s);
+        /* Paths of two pages that hold a checkpoint each. */
+        for (uint32_t k = 0; k < 200; k++) {
+            make_ids(ids, N, 0, 1000u * (uint32_t)round + 100 + k);
+            run_turn(s, &c, 0, ids, 8, 9, NULL, 0);
+            check_balance(s);
+        }
+        st = stats_of(s);
+        assert_true(st.pages_live == 0 && st.pages_cached * 100 >= st.pages_total * 95);
+        assert_true(st.checkpoint_blocks * 100 > st.pages_total * 65);
+        grow_old(s);
+    }
+    cs_close(s, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(worth_is_weight_times_tokens_over_blocks_and_age),
+        cmocka_unit_test(the_least_of_the_heads_is_the_least_of_a_class),
+        cmocka_unit_test(pages_that_nothing_resumes_leave_first),
+        cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
+        cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
+        cmocka_unit_test(the_arena_turns_from_pages_to_checkpoints_and_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,161 @@
+/* The file system refuses: what is stored is served, what cannot be written is counted by its reason, and all
+ * goes on when there is room again. */
+#include "tests/disk/harness.h"
+
+/* The file system refuses what lies behind 1 MiB: those writes fail, their chunks are not used again before
+ * the next open, everything else goes on. */
+static void test_failed_write_costs_its_chunks_until_the_next_open(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    r.config.extent_bytes = 4 << 20;
+    rig_open(&r);
+    int64_t all = tier_disk_free_bytes(r.tier);
+    struct record_id first = put(&r, 1, 12);
+    files_limit(1 << 20);
+    enum { N = 24 };
+    struct span_io *s[N];
+    unsigned n_ok = 0, n_failed = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        s[i] = span_make(&r, 10 + i, 12);
+        span_write(s[i]);
+    }
+    tier_disk_kick(r.tier);
+    for (uint32_t i = 0; i < N; i++) {
+        enum tier_result result = span_wait(s[i]);
+        assert_true(result == TIER_OK || result == TIER_EIO);
+        n_ok += result == TIER_OK;
+        n_failed += result == TIER_EIO;
+        if (result == TIER_OK)
+            assert_int_equal(get(&r, s[i]->w.record.id, 10 + i, 12), TIER_OK);
+        else
+            assert_int_equal(get(&r, s[i]->w.record.id, 10 + i, 12), TIER_NOTFOUND);
+        span_free(s[i]);
+    }
+    files_unlimit();
+    assert_true(n_ok > 0 && n_failed > 0);
+    assert_int_equal(rig_stats(&r).io_errors, n_failed);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
+    assert_int_equal(tier_disk_free_bytes(r.tier), all - (int64_t)((1 + N) * bytes));
+    assert_int_equal(get(&r, first, 1, 12), TIER_OK);
+    put(&r, 2, 12);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 2 + n_ok);
+    assert_int_equal(tier_disk_free_bytes(r.tier), all - (int64_t)((2 + n_ok) * bytes));
+    rig_destroy(&r);
+}
+
+/* The catalogue's log cannot grow: the batch fails, what is stored is served, and when the log can grow
+ * again, so does the store. */
+static void test_failed_catalogue_batch_is_survived(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    rig_open(&r);
+    struct record_id first = put(&r, 1, 12);
+    static char bytes[400 << 10];
+    struct cs_note note = {.key = {1, 1}, .data = bytes, .len = sizeof bytes};
+    files_limit(256 << 10);
+    struct note_record n = {.id = tier_disk_next_id(r.tier), .owner = first, .notes = &note, .n_notes = 1};
+    struct span_io *s = span_make(&r, 2, 12);
+    span_write(s);
+    assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    tier_disk_kick(r.tier);
+    assert_int_equal(span_wait(s), TIER_EIO);
+    assert_true(wait_until(nothing_pending, &r));
+    assert_true(r.n_warnings > 0);
+    assert_int_equal(get(&r, first, 1, 12), TIER_OK);
+    assert_int_equal(get(&r, s->w.record.id, 2, 12), TIER_NOTFOUND);
+    files_unlimit();
+    struct record_id third = put(&r, 3, 12);
+    tier_disk_delete(r.tier, first);
+    rig_reopen(&r);
+    assert_null(find_seen(&r, 1));
+    assert_int_equal(get(&r, third, 3, 12), TIER_OK);
+    for (size_t i = 0; i < r.n_seen; i++)
+        assert_int_equal(get(&r, r.seen[i].id, r.seen[i].number, 12), TIER_OK);
+    span_free(s);
+    rig_destroy(&r);
+}
+
+/* The file system is full for the catalogue: what is stored is read, writes are counted as what they are,
+ * room that deletes give back is not promised to them, and all goes on when others have given room back. */
+static void test_full_file_system_drops_writes_until_there_is_room(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    struct record_id first = put(&r, 1, 12), second = put(&r, CHECKPOINT | 2, 12);
+    int64_t free_bytes = tier_disk_free_bytes(r.tier);
+    uint64_t reserve = atomic_exchange(&r.tier->catalog_reserve, UINT64_MAX);
+    enum { N = 5 };
+    for (uint32_t i = 0; i < N;
+         i++) { /* the first finds out when it is synced, the others before they begin */
+        struct span_io *s = span_make(&r, 10 + i, 12);
+        span_write(s);
+        tier_disk_kick(r.tier);
+        assert_int_equal(span_wait(s), TIER_EFULL);
+        span_free(s);
+    }
+    struct cs_stats st = rig_stats(&r);
+    assert_int_equal(st.dropped_disk_full, N);
+    assert_int_equal(st.io_errors, 0);
+    assert_int_equal(r.n_warnings, 1);
+    assert_int_equal(tier_disk_free_bytes(r.tier), free_bytes);
+    assert_int_equal(get(&r, first, 1, 12), TIER_OK);
+    tier_disk_delete(r.tier, second); /* tried again until it can be written */
+    atomic_store(&r.tier->catalog_reserve, reserve);
+    tier_disk_settle(r.tier, 60000);
+    enum tier_result result = TIER_EFULL;
+    for (int tries = 0; tries < 10000 && result == TIER_EFULL; tries++) {
+        struct span_io *s = span_make(&r, 3, 12);
+        span_write(s);
+        tier_disk_kick(r.tier);
+        result = span_wait(s);
+        span_free(s);
+    }
+    assert_int_equal(result, TIER_OK);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, 2);
+    assert_non_null(find_seen(&r, 1));
+    assert_non_null(find_seen(&r, 3));
+    rig_destroy(&r);
+}
+
+/* A delete whose batch failed is tried again: its chunks are free afterwards, not only at the next open. */
+static void test_failed_delete_is_tried_again(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    uint32_t n = rig_fill(&r, 1, 12);
+    rig_reopen(&r);
+    log_beyond_limit(&r, r.seen[0].id);
+    for (uint32_t i = 1; i <= 10; i++)
+        tier_disk_delete(r.tier, r.seen[i].id);
+    bool warned = wait_until(has_warned, &r);
+    files_unlimit();
+    assert_true(warned);
+    tier_disk_settle(r.tier, 60000);
+    assert_int_equal(rig_stats(&r).disk_spans, n - 10);
+    for (uint32_t i = 0; i < 10; i++)
+        put(&r, 1000 + i, 12);
+    rig_reopen(&r);
+    assert_int_equal(r.n_seen, n);
+    rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failed_write_costs_its_chunks_until_the_next_open),
+        cmocka_unit_test(test_failed_catalogue_batch_is_survived),
+        cmocka_unit_test(test_full_file_system_drops_writes_until_there_is_room),
+        cmocka_unit_test(test_failed_delete_is_tried_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
