@@ -8,15 +8,12 @@
  * A message is a note here, as the engine publishes it: the store knows no messages beside those. Reads land
  * in the pages that sequences use: there is no copy to count.
  */
+#include "bench/ceiling.h"
 #include "cachestore/cachestore.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,8 +22,6 @@ enum {
     PAGE_BYTES = 128 << 10,
     N_PAGES = 512,
     N_TOKENS = N_PAGES * PAGE_TOKENS,
-    READ_BYTES = 1 << 20,
-    READ_DEPTH = 32,
     NOTE_BYTES = 64,
     MAX_ROUNDS = 51,
     FLUSH_MS = 60000
@@ -56,24 +51,6 @@ static void die(const char *what)
 {
     fprintf(stderr, "flat: %s\n", what);
     exit(1);
-}
-
-static void remove_tree(const char *path)
-{
-    DIR *d = opendir(path);
-    if (!d) {
-        unlink(path);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d));) {
-        char inner[4096 + 256];
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        snprintf(inner, sizeof inner, "%.4090s/%s", path, e->d_name);
-        remove_tree(inner);
-    }
-    closedir(d);
-    rmdir(path);
 }
 
 static struct cs_store *open_store(const char *dir)
@@ -107,52 +84,12 @@ static struct cs_sequence *open_settled(struct cs_store *s, size_t n)
 }
 
 /* As many bytes as a restore reads, from the volume file, as fast as O_DIRECT gives them. */
-static double read_ceiling(const char *dir)
+static double volume_ms(const char *dir)
 {
-    char best[4096 + 256] = "", path[4096 + 256];
-    off_t size = 0;
-    DIR *d = opendir(dir);
-    if (!d)
-        die(dir);
-    for (struct dirent *e; (e = readdir(d));) {
-        struct stat st;
-        snprintf(path, sizeof path, "%.4090s/%s", dir, e->d_name);
-        if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > size) {
-            size = st.st_size;
-            memcpy(best, path, sizeof best);
-        }
-    }
-    closedir(d);
-    int fd = open(best, O_RDONLY | O_DIRECT);
-    if (fd < 0 || (double)size < TOTAL_BYTES)
+    double s = ceiling_disk_read_s(dir, (uint64_t)TOTAL_BYTES);
+    if (s <= 0)
         die("no volume to read with O_DIRECT");
-    struct io_uring ring;
-    if (io_uring_queue_init(READ_DEPTH, &ring, 0) != 0)
-        die("io_uring");
-    uint8_t *buf = aligned_alloc(4096, (size_t)TOTAL_BYTES);
-    if (!buf)
-        die("memory");
-    memset(buf, 1, (size_t)TOTAL_BYTES);
-    double start = now_ms();
-    size_t sent = 0, done = 0, n = (size_t)TOTAL_BYTES / READ_BYTES;
-    while (done < n) {
-        while (sent < n && sent - done < READ_DEPTH) {
-            struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
-            io_uring_prep_read(sqe, fd, buf + sent * READ_BYTES, READ_BYTES, sent * READ_BYTES);
-            sent++;
-        }
-        struct io_uring_cqe *cqe;
-        if (io_uring_submit_and_wait(&ring, 1) < 0 || io_uring_wait_cqe(&ring, &cqe) != 0 ||
-            cqe->res != READ_BYTES)
-            die("read");
-        io_uring_cqe_seen(&ring, cqe);
-        done++;
-    }
-    double ms = now_ms() - start;
-    free(buf);
-    io_uring_queue_exit(&ring);
-    close(fd);
-    return ms;
+    return s * 1e3;
 }
 
 static void run_round(struct variant *v, const char *dir, int round)
@@ -186,7 +123,7 @@ static void run_round(struct variant *v, const char *dir, int round)
 
     /* Small records leave parts of their chunks unwritten, and holes read faster than any disk. */
     if (v->n_publishes == 1)
-        ceiling_ms[n_ceilings++] = read_ceiling(dir);
+        ceiling_ms[n_ceilings++] = volume_ms(dir);
     s = open_store(dir);
     /* The arena's memory is backed ahead of use; a restore right behind open would measure page faults. */
     q = open_settled(s, 1);
@@ -246,7 +183,7 @@ int main(int argc, char **argv)
             if (!mkdtemp(dir))
                 die("no directory for the store");
             run_round(&variants[k], dir, r);
-            remove_tree(dir);
+            bench_remove_tree(dir);
         }
     double ceiling = median(ceiling_ms, n_ceilings);
     printf("%d MiB in pages of %d KiB, medians of %d rounds; O_DIRECT reads of the same bytes from the "

