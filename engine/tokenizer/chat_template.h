@@ -16,20 +16,20 @@ enum content_rule {
  * role + separator, or the separator alone where the role stands between tokens of its own. */
 struct eng_chat_template {
     const char *name;
-    const char *bos;          /* a token before everything; NULL: BOS where the file asks for it */
-    bool file_bos;            /* the file's BOS before everything, asked for or not */
-    bool turns;               /* users and assistants take turns, the user first; a leading system text and an
-                                 empty line are put in front of the first user's content */
-    const char *assistant;    /* the assistant's role; NULL: "assistant" */
-    const char *start;        /* token at a message's start */
-    const char *end_role;     /* token behind the role's name; NULL: the role is part of the run */
-    const char *separator;    /* text between role and content */
-    const char *end;          /* token behind the content */
-    const char *after;        /* text behind that token; NULL: none */
-    const char *reply_header; /* the header of an assistant's run */
+    const char *bos;            /* a token before everything; NULL: BOS where the file asks for it */
+    const char *assistant;      /* the assistant's role; NULL: "assistant" */
+    const char *start;          /* token at a message's start */
+    const char *end_role;       /* token behind the role's name; NULL: the role is part of the run */
+    const char *separator;      /* text between role and content */
+    const char *end;            /* token behind the content */
+    const char *after;          /* text behind that token; NULL: none */
+    const char *reply_header;   /* the header of an assistant's run */
     const char *default_system; /* content where the first message is no system message; NULL: none */
     const char *system_prefix;  /* text in front of the first system message's content; NULL: none */
     enum content_rule rule;
+    bool file_bos; /* the file's BOS before everything, asked for or not */
+    bool turns;    /* users and assistants take turns, the user first; a leading system text and an
+                      empty line are put in front of the first user's content */
 };
 
 /* A growing text. Zero-initialise; free data. */

@@ -150,7 +150,7 @@ int spm_load(struct loader *l)
     for (uint32_t i = 0; i < t->n_vocab; i++)
         total += l->texts[i].len; /* bounded by the file's size */
     t->blob = malloc(total + 1);
-    t->ranks = malloc((size_t)t->n_vocab * sizeof(*t->ranks));
+    t->ranks = malloc(((size_t)t->n_vocab + 1) * sizeof(*t->ranks));
     if (t->blob == NULL || t->ranks == NULL ||
         text_table_init(&t->words, t->n_vocab, t->merge_seed) != ENG_OK)
         return loader_fail(l, ENG_ENOMEM, "%s: out of memory", tokens_key);
