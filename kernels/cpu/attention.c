@@ -219,7 +219,8 @@ static void attend_group(const struct attention_call *c, const struct unit *u, c
                          uint32_t g, struct range who, float *max, float *sum, float *o)
 {
     uint32_t skip = (uint32_t)who.from, dim = c->l->head_dim;
-    uint64_t start = (uint64_t)g * KN_ATTN_GROUP;
+    uint64_t start = (uint64_t)g * KN_ATTN_GROUP, first_page = start / KN_PAGE_TOKENS;
+    uint64_t pages = (seen_by(c, u, u->vectors - 1).to + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS;
     for (uint32_t i = skip; i < who.to; i++) {
         struct range seen = seen_by(c, u, i);
         d->from[i] = seen.from > start ? (uint32_t)(seen.from - start) : 0;
@@ -228,7 +229,8 @@ static void attend_group(const struct attention_call *c, const struct unit *u, c
     struct kn_attn_job job = {
         .dtype = c->l->dtype,
         .head_dim = dim,
-        .pages = (const void *const *)c->seqs[u->seq].pages + (size_t)g * (KN_ATTN_GROUP / KN_PAGE_TOKENS),
+        .pages = (const void *const *)c->seqs[u->seq].pages + first_page,
+        .n_pages = (uint32_t)(pages - first_page),
         .k_offset = k_offset(c->l, c->layer, u->head),
         .v_offset = v_offset(c->l, c->layer, u->head),
         .queries = (uint32_t)who.to - skip,

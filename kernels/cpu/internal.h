@@ -79,7 +79,8 @@ struct kn_out {
 struct kn_attn_job {
     enum kn_kv_dtype dtype;
     uint32_t head_dim;
-    const void *const *pages;  /* the group's */
+    const void *const *pages;  /* the group's, then those of the groups behind it */
+    uint32_t n_pages;          /* in all: what may be asked for ahead of use */
     size_t k_offset, v_offset; /* of the head in a page, bytes */
     unsigned queries;
     const uint32_t *from, *to;

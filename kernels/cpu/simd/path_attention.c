@@ -23,6 +23,10 @@
 
 /* ---- scores of Q queries over N pages from `page` on ---- */
 
+/* Up to so many queries memory is the bound: then values of these pages and keys of the next ones are asked
+ * for while the keys are used. Runs of one head are too short for the processor's own prefetch. */
+#define PREFETCH_QUERIES 6
+
 INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned page,
                         float *scores, unsigned Q, unsigned N)
 {
@@ -30,9 +34,22 @@ INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
     const char *k[TILE];
     UNROLL for (unsigned i = 0; i < Q * N; i++) sum[i] = vf_zero();
     UNROLL for (unsigned n = 0; n < N; n++) k[n] = (const char *)j->pages[page + n] + j->k_offset;
+    const char *v[TILE], *next[TILE];
+    size_t row_bytes = PAGE * (dtype == KN_KV_F32 ? sizeof(float) : sizeof(uint16_t));
+    if (Q <= PREFETCH_QUERIES)
+        UNROLL for (unsigned n = 0; n < N; n++)
+        {
+            unsigned ahead = page + N + n;
+            v[n] = (const char *)j->pages[page + n] + j->v_offset;
+            next[n] = (const char *)j->pages[ahead < j->n_pages ? ahead : page + n] + j->k_offset;
+        }
     for (uint32_t d = 0; d < j->head_dim; d++) {
         UNROLL for (unsigned n = 0; n < N; n++)
         {
+            if (Q <= PREFETCH_QUERIES) {
+                __builtin_prefetch(v[n] + d * row_bytes);
+                __builtin_prefetch(next[n] + d * row_bytes);
+            }
             vf key = vf_from_kv(dtype, k[n], (size_t)d * PAGE);
             UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
                 vf_fma(vf_set1(q[i * KN_QUERY_STRIDE + d]), key, sum[i * N + n]);
