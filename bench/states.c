@@ -2,13 +2,13 @@
  * State at speaker boundaries, through the real engine: what it costs and what it keeps. Markdown on stdout,
  * the target or the ceiling beside each number. Exit 1 when a count is not as claimed; times only print.
  *
- *     states --model FILE [--threads N] [--chunk N] [--kv-cache-dtype f16|bf16|f32] [--only LIST] [--disk
- * DIR]
- *            [--tokens N] [--rounds N] [--warm N] [--user N] [--other N] [--short N] [--n-short N]
+ *     states --model FILE [--threads N] [--chunk N] [--kv-cache-dtype f16|bf16|f32] [--only LIST]
+ *            [--disk DIR] [--tokens N] [--rounds N] [--warm N] [--user N] [--other N] [--short N]
+ *            [--n-short N]
  *
- *   messages    the same --tokens ids as 4, 30, 120 and 240 messages: time to first token cold and warm
- *               (--rounds rounds, the order reversed in every other one, --warm warm questions in each),
- *               forwards, copies, checkpoints, bytes
+ *   messages    the same --tokens ids as 4, 30, 120 and 240 messages: time to first token cold and warm,
+ *               forwards, copies, checkpoints, bytes. --rounds rounds; in each 4 and 240 stand side by side
+ *               and change places, with --warm warm questions; 30 and 120 in the first round only
  *   restart     the same from disk after closing and opening again: needs --disk
  *   retention   a user of --user tokens comes back after others of --other tokens, and --n-short of --short
  *   turnover    one arena under a load of pages, then of checkpoints, then of pages
@@ -34,6 +34,7 @@
 #define DEADLINE_MS 20 /* that a restart may cost beside reading */
 
 static const uint32_t layout_messages[N_LAYOUTS] = {4, 30, 120, 240};
+enum { FEW = 0, MANY = N_LAYOUTS - 1 };
 
 struct layout {
     struct talk talk;
@@ -85,9 +86,9 @@ static void print_ratio(const char *name, const struct layout *l, bool warm, con
     double mean;
     double low;
     double high;
-    size_t n = warm ? l[0].n_warm : l[0].n_cold;
-    const double *a = warm ? l[N_LAYOUTS - 1].warm : l[N_LAYOUTS - 1].cold;
-    const double *b = warm ? l[0].warm : l[0].cold;
+    size_t n = warm ? l[FEW].n_warm : l[FEW].n_cold;
+    const double *a = warm ? l[MANY].warm : l[MANY].cold;
+    const double *b = warm ? l[FEW].warm : l[FEW].cold;
     paired_ratio(a, b, n, &mean, &low, &high);
     if (isnan(low))
         printf("| %s, 240 messages / 4 | %.3f | one pair | %s |\n", name, mean, target);
@@ -96,46 +97,83 @@ static void print_ratio(const char *name, const struct layout *l, bool warm, con
                target);
 }
 
+/* Of a copy: pairs stay in their order. */
+static double median_of(const double *v, size_t n)
+{
+    double copy[MAX_ROUNDS * WARM_MAX];
+    memcpy(copy, v, n * sizeof *copy);
+    return median(copy, n);
+}
+
 static void print_messages(const struct settings *s, const struct geometry *g, struct layout *l)
 {
     printf(
         "\n## The same %u tokens in 4 to 240 messages\n\nPrefill in chunks of %u; medians of %u cold rounds "
         "and %zu warm ones, interleaved. Counts are of one request.\n\n",
         s->tokens, s->chunk, s->rounds, l[0].n_warm);
-    printf("| messages | cold TTFT s | forwards | publishes | states written inside the forward | copied out "
-           "or in "
-           "| state MiB | blocks kept, MiB | warm TTFT ms | forwards | publishes | copied out or in | state "
-           "MiB | "
-           "reused of | recomputed |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    double cold_s[N_LAYOUTS];
+    printf(
+        "| messages | cold TTFT s | forwards | publishes | states written inside the forward | copied out or "
+        "in | state MiB | blocks kept, MiB |\n|---|---|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < N_LAYOUTS; i++) {
         const struct counters *cold = &l[i].first_cold.work;
-        const struct counters *warm = &l[i].first_warm.work;
-        double copy[MAX_ROUNDS * WARM_MAX];
-        memcpy(copy, l[i].cold, l[i].n_cold * sizeof *copy);
-        double cold_s = median(copy, l[i].n_cold);
-        memcpy(copy, l[i].warm, l[i].n_warm * sizeof *copy);
-        double warm_s = median(copy, l[i].n_warm);
-        printf("| %u | %.3f | %llu | %llu | %llu | %llu | %.1f | %.1f ", layout_messages[i], cold_s,
+        cold_s[i] = median_of(l[i].cold, l[i].n_cold);
+        printf("| %u | %.3f | %llu | %llu | %llu | %llu | %.1f | %.1f |\n", layout_messages[i], cold_s[i],
                (unsigned long long)cold->engine.forwards, (unsigned long long)cold->store.publishes,
                (unsigned long long)cold->engine.state_captures,
                (unsigned long long)(cold->engine.state_saves + cold->engine.state_loads),
                (double)cold->engine.state_bytes / MIB,
                (double)cold->store.pages_cached * (double)g->stride / MIB);
-        printf("| %.1f | %llu | %llu | %llu | %.1f | %u of %u | %zu |\n", warm_s * 1e3,
-               (unsigned long long)warm->engine.forwards, (unsigned long long)warm->store.publishes,
+    }
+    printf(
+        "\n| messages | warm TTFT ms | recomputed | as long in the cold prompt, ms | reused | the grid "
+        "allows | "
+        "forwards | publishes | copied out or in | state MiB |\n|---|---|---|---|---|---|---|---|---|---|\n");
+    for (size_t i = 0; i < N_LAYOUTS; i++) {
+        const struct counters *warm = &l[i].first_warm.work;
+        size_t again = l[i].talk.n - reused(&l[i].first_warm);
+        printf("| %u | %.1f | %zu | %.1f | %u | %u | %llu | %llu | %llu | %.1f |\n", layout_messages[i],
+               median_of(l[i].warm, l[i].n_warm) * 1e3, again,
+               cold_s[i] * 1e3 * (double)again / (double)l[i].talk.n, reused(&l[i].first_warm),
+               grid_floor(g, l[i].talk.n), (unsigned long long)warm->engine.forwards,
+               (unsigned long long)warm->store.publishes,
                (unsigned long long)(warm->engine.state_saves + warm->engine.state_loads),
-               (double)warm->engine.state_bytes / MIB, reused(&l[i].first_warm), grid_floor(g, l[i].talk.n),
-               l[i].talk.n - reused(&l[i].first_warm));
+               (double)warm->engine.state_bytes / MIB);
     }
     printf("\n| ratio of pairs | mean | 95 %% interval | target |\n|---|---|---|---|\n");
     print_ratio("cold TTFT", l, false, "<= 1.03");
     print_ratio("warm TTFT", l, true, "<= 1.05");
 }
 
+/* One question in each layout: cold (turn 0) or warm. Those that are compared stand side by side, and change
+ * places from round to round; the others are asked in the first round only. */
+static void messages_round(const struct settings *s, struct eng_engine *e, struct layout *layouts,
+                           uint32_t round, uint32_t turn)
+{
+    static const size_t order[2][N_LAYOUTS] = {{FEW, MANY, 1, 2}, {MANY, FEW, 1, 2}};
+    for (size_t place = 0; place < (round == 0 ? N_LAYOUTS : 2); place++) {
+        size_t i = order[(round + turn) % 2][place];
+        struct layout *l = &layouts[i];
+        struct answer a;
+        ask(e, round * N_LAYOUTS + (uint32_t)i + 1, &l->talk, &a);
+        if (turn == 0) {
+            if (l->n_cold == 0)
+                l->first_cold = a;
+            l->cold[l->n_cold++] = a.first_token_s;
+            fprintf(stderr, "round %u of %u: %u messages cold in %.2f s\n", round + 1, s->rounds,
+                    layout_messages[i], a.first_token_s);
+        } else {
+            if (l->n_warm == 0)
+                l->first_warm = a;
+            l->warm[l->n_warm++] = a.first_token_s;
+        }
+    }
+}
+
 void bench_messages(const struct settings *s, const struct geometry *g)
 {
     static struct layout layouts[N_LAYOUTS];
-    uint64_t blocks = 64 + s->rounds * N_LAYOUTS * talk_blocks(g, s->tokens);
+    uint64_t blocks = 64 + (2 * s->rounds + N_LAYOUTS - 2) * talk_blocks(g, s->tokens);
     struct eng_engine *e = engine_open(s, g, blocks, NULL);
     struct talk warm_up;
     struct answer a;
@@ -144,25 +182,9 @@ void bench_messages(const struct settings *s, const struct geometry *g)
     talk_free(&warm_up);
     for (size_t i = 0; i < N_LAYOUTS; i++)
         talk_make(&layouts[i].talk, g, 1, s->tokens, layout_messages[i]);
-    for (uint32_t r = 0; r < s->rounds; r++) {
-        for (size_t turn = 0; turn < (1 + s->warm_rounds) * N_LAYOUTS; turn++) {
-            size_t place = turn % N_LAYOUTS;
-            size_t i = r % 2 ? N_LAYOUTS - 1 - place : place;
-            struct layout *l = &layouts[i];
-            ask(e, r * N_LAYOUTS + (uint32_t)i + 1, &l->talk, &a);
-            if (turn < N_LAYOUTS) {
-                if (l->n_cold == 0)
-                    l->first_cold = a;
-                l->cold[l->n_cold++] = a.first_token_s;
-                fprintf(stderr, "round %u of %u: %u messages cold in %.2f s\n", r + 1, s->rounds,
-                        layout_messages[i], a.first_token_s);
-            } else {
-                if (l->n_warm == 0)
-                    l->first_warm = a;
-                l->warm[l->n_warm++] = a.first_token_s;
-            }
-        }
-    }
+    for (uint32_t r = 0; r < s->rounds; r++)
+        for (uint32_t turn = 0; turn <= s->warm_rounds; turn++)
+            messages_round(s, e, layouts, r, turn);
     print_messages(s, g, layouts);
     check_counts(s, g, layouts);
     for (size_t i = 0; i < N_LAYOUTS; i++)
