@@ -3,7 +3,8 @@
  * checkpoints of a path are those of its spans, up to the page where it leaves each of them.
  *
  * At most checkpoints_a_path lie on a path: publishing adds what was captured and thins the whole path at
- * once (policy/placement.h). What other paths have behind a point where they share it is theirs to thin.
+ * once (policy/placement.h). A checkpoint that is added where other paths go on counts for them, too: where
+ * one of them would have too many, the part that all share is thinned.
  */
 #include "cachestore/policy/placement.h"
 #include "cachestore/store.h"
@@ -189,6 +190,57 @@ static void thin_path(struct cs_sequence *q)
     free(points);
 }
 
+/* Of points[0..n), ascending, `more` must go: those that placement gives up first, but rather the last one,
+ * which is new, than a point that is kept for others. */
+static void thin_shared(struct cs_store *s, struct placement_point *points, size_t n, size_t more)
+{
+    struct span *new = points[n - 1].item;
+    bool rather_new = more >= n;
+    if (!rather_new)
+        placement_thin(points, n, (uint32_t)(n - more));
+    for (size_t i = 0; i < n && !rather_new; i++)
+        rather_new =
+            !points[i].kept && (points[i].kind == CS_BOUNDARY_SYSTEM || points[i].kind == CS_BOUNDARY_BRANCH);
+    for (size_t i = 0; i < n && !rather_new; i++)
+        if (!points[i].kept) {
+            s->totals.thinned_checkpoints++;
+            room_doom_locked(s, points[i].item, CS_MISS_STATE);
+        }
+    if (rather_new) {
+        s->totals.thinned_checkpoints++;
+        room_doom_locked(s, new, CS_MISS_STATE);
+    }
+}
+
+/* Other paths through what this publish (of this tick) added must not have too many either. */
+static void thin_paths_through(struct cs_sequence *q, uint64_t tick)
+{
+    struct cs_store *s = q->s;
+    const struct span *root = q->place;
+    while (root && root->parent)
+        root = root->parent;
+    for (uint32_t limit = UINT32_MAX; root && root->chain > s->checkpoints_a_path;) {
+        size_t n, kept = 0;
+        struct placement_point *points = points_of_path(q->place, q->place_ordinal, 0, &n);
+        if (!points)
+            return;
+        n = placement_sort(points, n);
+        for (size_t i = 0; i < n; i++) /* up to the deepest new one not looked at yet */
+            if (points[i].position < limit && ((const struct span *)points[i].item)->last_used == tick)
+                kept = i + 1;
+        if (kept > 0) {
+            const struct span *new = points[kept - 1].item;
+            limit = new->first_position;
+            uint32_t behind = ranks_chain_behind(new);
+            if (kept + behind > s->checkpoints_a_path)
+                thin_shared(s, points, kept, kept + behind - s->checkpoints_a_path);
+        }
+        free(points);
+        if (kept == 0)
+            return;
+    }
+}
+
 void checkpoint_rank_path_locked(struct cs_store *s, struct span *at, uint32_t ordinal)
 {
     for (; at; ordinal = at->parent_ordinal, at = at->parent)
@@ -248,7 +300,9 @@ void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick)
             any = true;
         }
     }
-    if (any)
+    if (any) {
         thin_path(q);
+        thin_paths_through(q, tick);
+    }
     checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
 }

@@ -34,6 +34,9 @@ static void cut_lost_tail(struct cs_store *s, struct span *sp, uint32_t ordinal,
     for (const struct span *child = sp->first_child; child; child = child->next_sibling)
         if (child->parent_ordinal > ordinal)
             return;
+    for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
+        if (c->parent_ordinal > ordinal)
+            return;
     index_truncate_locked(&s->index, sp, ordinal + 1);
 }
 

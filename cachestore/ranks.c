@@ -182,6 +182,19 @@ void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp)
     }
 }
 
+uint32_t ranks_chain_behind(const struct span *checkpoint)
+{
+    const struct span *sp = checkpoint->parent;
+    uint32_t before = checkpoints_up_to(sp, checkpoint->parent_ordinal),
+             most = checkpoints_up_to(sp, sp->n_pages) - before;
+    for (const struct span *child = sp->first_child; child; child = child->next_sibling) {
+        uint32_t n = checkpoints_up_to(sp, child->parent_ordinal) + child->chain;
+        if (child->parent_ordinal >= checkpoint->parent_ordinal && n - before > most)
+            most = n - before;
+    }
+    return most;
+}
+
 struct span *ranks_checkpoint_before(const struct span *checkpoint)
 {
     uint32_t limit = checkpoint->parent_ordinal; /* pages before it */

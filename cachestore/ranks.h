@@ -55,6 +55,8 @@ struct span *ranks_victim_locked(struct index *ix);
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp);
 /* Nothing that could be resumed needs page i of the span. */
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
+/* The most checkpoints behind this one on any path. */
+uint32_t ranks_chain_behind(const struct span *checkpoint);
 /* The next shallower checkpoint of the path; NULL: none. */
 struct span *ranks_checkpoint_before(const struct span *checkpoint);
 

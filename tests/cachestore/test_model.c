@@ -1,12 +1,11 @@
 /*
  * Random operations against a naive model: a set of everything ever published. Whatever the store does about
  * eviction, failures and restarts, a reused page was published for exactly these ids and has its bytes, the
- * counters balance, and the index's own counts equal a recount. Without pressure the store reuses exactly
- * what the model says.
+ * counters balance, and the index's own counts equal a recount (recount.c). Without pressure the store reuses
+ * exactly what the model says.
  */
 #include "tests/cachestore/fake_tier.h"
-
-#include "cachestore/store.h"
+#include "tests/cachestore/recount.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,65 +48,6 @@ static void model_publish(struct model *m, uint32_t tenant, const uint32_t *ids,
         uint64_t h = path_hash(tenant, ids, p * PT);
         *model_slot(m, h) = h;
     }
-}
-
-/* What the index says of itself, counted again. */
-static void recount(struct cs_store *s)
-{
-    uint64_t spans = 0, on_disk = 0, cached = 0, ranked = 0;
-    uint32_t in_heap[HEAP_COUNT] = {0};
-    pthread_mutex_lock(&s->lock);
-    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
-        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next) {
-            uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, disk_children = 0;
-            bool tail_unused = false;
-            for (uint32_t i = 0; i < sp->n_pages; i++) {
-                if (sp->page[i] == ARENA_NO_PAGE)
-                    continue;
-                const struct arena_page *p = &s->arena.pages[sp->page[i]];
-                assert_ptr_equal(p->owner, sp);
-                if (p->loading)
-                    loading++;
-                else
-                    device++;
-                if (p->refs > 0)
-                    live++;
-                else
-                    cached++;
-                tail_unused = p->refs == 0;
-            }
-            for (const struct span *c = sp->first_child; c; c = c->next_sibling) {
-                assert_ptr_equal(c->parent, sp);
-                children++;
-                device_children += c->n_device + c->n_loading > 0;
-                disk_children += c->disk != SPAN_DISK_NONE;
-            }
-            assert_int_equal(sp->n_device, device);
-            assert_int_equal(sp->n_loading, loading);
-            assert_int_equal(sp->n_live, live);
-            assert_int_equal(sp->n_children, children);
-            assert_int_equal(sp->n_device_children, device_children);
-            assert_int_equal(sp->n_disk_children, disk_children);
-            /* Nothing is kept for nothing. */
-            assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
-            assert_int_equal(sp->rank.ranked, tail_unused && sp->disk != SPAN_DISK_WRITING);
-            ranked += sp->rank.ranked;
-            assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
-                             sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
-            for (int h = 0; h < HEAP_COUNT; h++) {
-                in_heap[h] += sp->heap_slot[h] != 0;
-                assert_true(!sp->heap_slot[h] || s->index.heaps[h].items[sp->heap_slot[h] - 1] == sp);
-            }
-            spans++;
-            on_disk += sp->disk == SPAN_DISK_DURABLE;
-        }
-    assert_int_equal(spans, s->index.n_spans);
-    assert_int_equal(on_disk, s->index.n_disk_spans);
-    assert_int_equal(cached, s->arena.n_cached);
-    assert_int_equal(ranked, s->index.ranks.n);
-    for (int h = 0; h < HEAP_COUNT; h++)
-        assert_int_equal(in_heap[h], s->index.heaps[h].n);
-    pthread_mutex_unlock(&s->lock);
 }
 
 struct runner {

@@ -1,0 +1,142 @@
+/* Counts everything again (see recount.h). */
+#include "tests/cachestore/recount.h"
+
+#include <stdlib.h>
+
+struct counts {
+    uint64_t spans, checkpoints, on_disk, ranked;
+    uint32_t in_heap[HEAP_COUNT];
+    uint32_t *holders; /* an arena page */
+};
+
+static uint32_t count_checkpoints(const struct span *sp, uint32_t ordinal)
+{
+    uint32_t n = 0;
+    for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
+        n += !c->doomed && c->parent_ordinal <= ordinal;
+    return n;
+}
+
+/* Plainly: for each page of the span, what lies there and behind it. */
+static void check_chain(const struct span *sp)
+{
+    uint32_t chain = 0, depth = 0;
+    for (uint32_t i = 0; i < sp->n_pages; i++) {
+        for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
+            if (c->parent_ordinal == i && !c->doomed) {
+                depth = 2 * (i + 1) > depth ? 2 * (i + 1) : depth;
+                chain = count_checkpoints(sp, i) > chain ? count_checkpoints(sp, i) : chain;
+            }
+        for (const struct span *c = sp->first_child; c; c = c->next_sibling)
+            if (c->parent_ordinal == i && c->chain > 0) {
+                uint32_t n = count_checkpoints(sp, i) + c->chain;
+                depth = 2 * (i + 1) + 1 > depth ? 2 * (i + 1) + 1 : depth;
+                chain = n > chain ? n : chain;
+            }
+    }
+    assert_int_equal(sp->chain, chain);
+    assert_int_equal(sp->useful_depth, depth);
+}
+
+static void count_children(const struct span *sp, uint32_t *children, uint32_t *device, uint32_t *disk)
+{
+    for (int kind = 0; kind < 2; kind++)
+        for (const struct span *c = kind ? sp->first_checkpoint : sp->first_child; c; c = c->next_sibling) {
+            assert_ptr_equal(c->parent, sp);
+            assert_int_equal(c->kind, kind ? SPAN_CHECKPOINT : SPAN_OF_PAGES);
+            assert_int_equal(c->first_position, sp->first_position + (c->parent_ordinal + 1) * PT);
+            ++*children;
+            *device += c->n_device + c->n_loading > 0;
+            *disk += c->disk >= SPAN_DISK_BACKLOG;
+        }
+}
+
+static void count_span(struct cs_store *s, const struct span *sp, struct counts *k)
+{
+    uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, disk_children = 0;
+    bool tail_unused = false, pages = sp->kind == SPAN_OF_PAGES;
+    for (uint32_t i = 0; i < sp->n_pages; i++) {
+        if (sp->page[i] == ARENA_NO_PAGE)
+            continue;
+        const struct arena_page *p = &s->arena.pages[sp->page[i]];
+        assert_ptr_equal(p->owner, pages ? sp : NULL);
+        k->holders[sp->page[i]]++;
+        if (p->loading)
+            loading++;
+        else
+            device++;
+        live += p->refs > 0;
+        tail_unused = p->refs == 0;
+    }
+    count_children(sp, &children, &device_children, &disk_children);
+    assert_int_equal(sp->n_device, device);
+    assert_int_equal(sp->n_loading, loading);
+    assert_int_equal(sp->n_live, pages ? live : 0);
+    assert_int_equal(sp->n_children, children);
+    assert_int_equal(sp->n_device_children, device_children);
+    assert_int_equal(sp->n_disk_children, disk_children);
+    if (pages) {
+        check_chain(sp);
+    } else {
+        /* All or nothing, and never without bytes. */
+        assert_true(device == sp->n_pages || loading == sp->n_pages || (device == 0 && loading == 0));
+        assert_int_equal(children + sp->pins, 0);
+        tail_unused = device > 0;
+    }
+    /* Nothing is kept for nothing. */
+    assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
+    assert_int_equal(sp->rank.ranked, tail_unused && sp->disk != SPAN_DISK_WRITING);
+    assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
+                     sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
+    k->ranked += sp->rank.ranked;
+    for (int h = 0; h < HEAP_COUNT; h++) {
+        k->in_heap[h] += sp->heap_slot[h] != 0;
+        assert_true(!sp->heap_slot[h] || s->index.heaps[h].items[sp->heap_slot[h] - 1] == sp);
+    }
+    k->spans++;
+    k->checkpoints += !pages && !sp->doomed;
+    k->on_disk += sp->disk == SPAN_DISK_DURABLE;
+}
+
+void recount(struct cs_store *s)
+{
+    struct counts k = {.holders = calloc(s->arena.n_pages, sizeof *k.holders)};
+    assert_non_null(k.holders);
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            count_span(s, sp, &k);
+    assert_int_equal(k.spans, s->index.n_spans);
+    assert_int_equal(k.checkpoints, s->index.n_checkpoints);
+    assert_int_equal(k.on_disk, s->index.n_disk_spans);
+    assert_int_equal(k.ranked, s->index.ranks.n);
+    for (int h = 0; h < HEAP_COUNT; h++)
+        assert_int_equal(k.in_heap[h], s->index.heaps[h].n);
+    uint32_t n_free = 0, n_live = 0, n_cached = 0, n_blocks = 0;
+    for (uint32_t i = 0; i < s->arena.n_pages; i++) {
+        const struct arena_page *p = &s->arena.pages[i];
+        assert_int_equal(p->holders, k.holders[i]);
+        n_live += p->refs > 0;
+        n_cached += p->refs == 0 && p->holders > 0;
+        n_free += p->refs == 0 && p->holders == 0;
+        n_blocks += p->holders > 0 && !p->owner;
+    }
+    assert_int_equal(n_free, s->arena.n_free);
+    assert_int_equal(n_live, s->arena.n_live);
+    assert_int_equal(n_cached, s->arena.n_cached);
+    assert_int_equal(n_blocks, s->arena.n_blocks);
+    pthread_mutex_unlock(&s->lock);
+    free(k.holders);
+}
+
+uint32_t longest_chain(struct cs_store *s)
+{
+    uint32_t longest = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            if (sp->chain > longest)
+                longest = sp->chain;
+    pthread_mutex_unlock(&s->lock);
+    return longest;
+}
