@@ -335,6 +335,69 @@ void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages)
     sp->n_pages = n_pages;
 }
 
+/* Moves what hangs on pages from n on to the span that has them now. */
+static struct span *move_siblings(struct span *first, struct span *to, uint32_t n)
+{
+    struct span *kept = NULL;
+    for (struct span *sp = first, *next; sp; sp = next) {
+        next = sp->next_sibling;
+        struct span **list = &kept;
+        if (sp != to && sp->parent_ordinal >= n) {
+            struct span *from = sp->parent;
+            bool device = sp->n_device + sp->n_loading > 0, disk = sp->disk >= SPAN_DISK_BACKLOG;
+            from->n_children--;
+            from->n_device_children -= device;
+            from->n_disk_children -= disk;
+            to->n_children++;
+            to->n_device_children += device;
+            to->n_disk_children += disk;
+            sp->parent = to;
+            sp->parent_ordinal -= n;
+            list = sp->kind == SPAN_OF_PAGES ? &to->first_child : &to->first_checkpoint;
+        }
+        sp->previous_sibling = NULL;
+        sp->next_sibling = *list;
+        if (*list)
+            (*list)->previous_sibling = sp;
+        *list = sp;
+    }
+    return kept;
+}
+
+struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pages)
+{
+    struct cs_key key = sp->key, before = key;
+    for (uint32_t i = 1; i <= n_pages; i++) {
+        before = key;
+        key = key_next(key, sp->ids + (size_t)i * ix->page_tokens, ix->page_tokens);
+    }
+    struct span *tail = index_add_locked(ix, sp, n_pages - 1, before, key, &sp->tenant,
+                                         sp->ids + (size_t)n_pages * ix->page_tokens, sp->n_pages - n_pages);
+    if (!tail)
+        return NULL;
+    tail->lost = sp->lost;
+    tail->last_used = sp->last_used;
+    tail->created_unix = sp->created_unix;
+    tail->touched_unix = sp->touched_unix;
+    for (uint32_t i = n_pages; i < sp->n_pages; i++) {
+        uint32_t page = sp->page[i];
+        if (page == ARENA_NO_PAGE)
+            continue;
+        index_page_ref_locked(ix, page); /* free between two owners, it would be anybody's */
+        index_detach_locked(ix, sp, i);
+        index_attach_locked(ix, tail, i - n_pages, page, false);
+        index_page_unref_locked(ix, page);
+    }
+    sp->first_child = move_siblings(sp->first_child, tail, n_pages);
+    sp->first_checkpoint = move_siblings(sp->first_checkpoint, tail, n_pages);
+    index_truncate_locked(ix, sp, n_pages);
+    ranks_recount_locked(ix, tail);
+    ranks_recount_locked(ix, sp);
+    index_requeue_locked(ix, tail);
+    index_requeue_locked(ix, sp);
+    return tail;
+}
+
 /* ---- residency --------------------------------------------------------------------------------------- */
 
 /* Call behind each change of n_device or n_loading: a parent is a leaf of the device while no child has pages

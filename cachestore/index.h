@@ -44,6 +44,7 @@ enum span_heap {
 
 enum span_kind { SPAN_OF_PAGES, SPAN_CHECKPOINT };
 
+struct cs_sequence;
 struct note_batch;
 struct load;
 
@@ -60,6 +61,7 @@ struct span {
     uint32_t n_live;              /* pages that somebody uses; not counted for checkpoints */
     uint32_t n_children, n_device_children, n_disk_children; /* checkpoints included */
     uint32_t pins;                                           /* sequences whose path ends here */
+    struct cs_sequence *placed;                              /* ... the sequences */
     enum span_kind kind;
     enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
     bool doomed;
@@ -153,6 +155,10 @@ void index_pin_locked(struct index *ix, struct span *sp);
 void index_unpin_locked(struct index *ix, struct span *sp);
 /* Moves the last pages of a span out of it: it ends behind its first n pages from now on. */
 void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages);
+/* The pages behind its first n become a span of their own, with what they have on the device and what hangs
+ * on them; sequences that end there are the caller's to move. The span is on no disk and has no loads. NULL:
+ * no memory. */
+struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pages);
 
 /* Page i of the span becomes this arena page, which is in use: resident, or expected from a read. */
 void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading);

@@ -21,23 +21,69 @@ static bool same_page(const struct cs_store *s, const struct span *sp, uint32_t 
     return memcmp(sp->ids + (size_t)i * s->page_tokens, ids, s->page_tokens * sizeof *ids) == 0;
 }
 
-/* Pages behind `ordinal` were lost and nobody needs them where they were: the span ends there from now on, so
- * that what is left of it is whole and can be written. */
-static void cut_lost_tail(struct cs_store *s, struct span *sp, uint32_t ordinal, uint32_t own_pins)
+static bool something_hangs_behind(const struct span *sp, uint32_t n_pages)
 {
-    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || sp->pins > own_pins ||
-        sp->n_device != ordinal + 1 || ordinal + 1 == sp->n_pages)
-        return;
-    for (uint32_t i = ordinal + 1; i < sp->n_pages; i++)
+    for (uint32_t i = n_pages; i < sp->n_pages; i++)
         if (sp->page[i] != ARENA_NO_PAGE)
-            return;
+            return true;
     for (const struct span *child = sp->first_child; child; child = child->next_sibling)
-        if (child->parent_ordinal > ordinal)
-            return;
+        if (child->parent_ordinal >= n_pages)
+            return true;
     for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
-        if (c->parent_ordinal > ordinal)
-            return;
-    index_truncate_locked(&s->index, sp, ordinal + 1);
+        if (c->parent_ordinal >= n_pages)
+            return true;
+    for (const struct cs_sequence *q = sp->placed; q; q = q->placed_next)
+        if (q->place_ordinal >= n_pages)
+            return true;
+    return false;
+}
+
+static void split(struct cs_store *s, struct span *sp, uint32_t n_pages)
+{
+    index_pin_locked(&s->index, sp); /* making room must not forget it */
+    struct span *tail = NULL;
+    if (room_for_index_locked(s, index_span_bytes(&s->index, sp->n_pages - n_pages)))
+        tail = index_split_locked(&s->index, sp, n_pages);
+    for (struct cs_sequence *q = tail ? sp->placed : NULL, *next; q; q = next) {
+        next = q->placed_next;
+        if (q->place_ordinal >= n_pages)
+            sequence_set_place_locked(q, tail, q->place_ordinal - n_pages);
+    }
+    room_settle_span_locked(s, tail); /* what hung on it may have made the room */
+    index_unpin_locked(&s->index, sp);
+}
+
+/* The path of q uses this span up to page `ordinal`, it is on no disk, and not whole, so it could never be
+ * written, nor what hangs on it. What the sequence has is put in; the span ends before the first page that is
+ * lost then, and what hangs on the rest goes on with a span of its own. */
+static void mend_span(struct cs_sequence *q, struct span *sp, uint32_t ordinal)
+{
+    struct cs_store *s = q->s;
+    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || sp->n_device == sp->n_pages)
+        return;
+    uint32_t first = sp->first_position / s->page_tokens, n = 0;
+    for (uint32_t i = 0; i <= ordinal; i++)
+        if (sp->page[i] == ARENA_NO_PAGE && !s->arena.pages[q->page[first + i]].owner)
+            index_attach_locked(&s->index, sp, i, q->page[first + i], false);
+    while (n < sp->n_pages && sp->page[n] != ARENA_NO_PAGE)
+        n++;
+    if (n <= ordinal || n == sp->n_pages)
+        return;
+    if (!something_hangs_behind(sp, n))
+        index_truncate_locked(&s->index, sp, n);
+    else if (s->disk)
+        split(s, sp, n);
+}
+
+/* The spans above the place, as far as they are on no disk. */
+static void mend_path(struct cs_sequence *q)
+{
+    struct span *sp = q->place;
+    while (q->s->disk && sp && sp->parent && sp->disk < SPAN_DISK_WRITING) {
+        mend_span(q, sp->parent, sp->parent_ordinal);
+        sp = sp->parent;
+        index_requeue_locked(&q->s->index, sp);
+    }
 }
 
 /* The path goes on elsewhere behind `ordinal` of this span, or ends there. */
@@ -46,7 +92,7 @@ static void leave_span(struct cs_sequence *q, struct span *sp, uint32_t ordinal)
     struct cs_store *s = q->s;
     if (!sp)
         return;
-    cut_lost_tail(s, sp, ordinal, sp == q->place ? 1 : 0);
+    mend_span(q, sp, ordinal);
     writeback_enqueue_locked(s, sp);
     index_requeue_locked(&s->index, sp);
 }
@@ -113,6 +159,7 @@ static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n
     uint64_t tick = index_tick_locked(&s->index);
     if (at && !same_page(s, at, ordinal, ids + (size_t)(first - 1) * pt))
         return CS_EINVAL;
+    mend_path(q);
     while (i < n_full) {
         const uint32_t *page_ids = ids + (size_t)i * pt;
         if (at && ordinal + 1 < at->n_pages && same_page(s, at, ordinal + 1, page_ids)) {
@@ -142,7 +189,8 @@ static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n
         q->key = keys[i - first - 1];
     q->n_known = i;
     if (s->stateful) {
-        memcpy(q->path_keys + first, keys, (i - first) * sizeof *keys);
+        if (i > first)
+            memcpy(q->path_keys + first, keys, (i - first) * sizeof *keys);
         checkpoint_publish_locked(q, tick);
     }
     return CS_OK;

@@ -164,6 +164,12 @@ static void chain_count(struct span *sp, uint32_t length, uint32_t depth)
             chain_join(sp, checkpoints_up_to(sp, child->parent_ordinal) + child->chain, depth_of(child));
 }
 
+void ranks_recount_locked(struct index *ix, struct span *sp)
+{
+    chain_count(sp, UINT32_MAX, UINT32_MAX);
+    ranks_update_locked(ix, sp);
+}
+
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp)
 {
     uint32_t old = sp->chain;

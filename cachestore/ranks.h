@@ -53,6 +53,8 @@ void ranks_remove_locked(struct index *ix, struct span *sp);
 struct span *ranks_victim_locked(struct index *ix);
 /* Call when a checkpoint of the span has come or gone. */
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp);
+/* Call when what hangs on the span was taken from it or given to it. */
+void ranks_recount_locked(struct index *ix, struct span *sp);
 /* Nothing that could be resumed needs page i of the span. */
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
 /* The most checkpoints behind this one on any path. */

@@ -22,8 +22,22 @@ void sequence_list_locked(struct cs_sequence *q)
 void sequence_set_place_locked(struct cs_sequence *q, struct span *place, uint32_t ordinal)
 {
     struct span *old = q->place;
-    if (place && place != old)
+    if (old && place != old) {
+        if (q->placed_previous)
+            q->placed_previous->placed_next = q->placed_next;
+        else
+            old->placed = q->placed_next;
+        if (q->placed_next)
+            q->placed_next->placed_previous = q->placed_previous;
+    }
+    if (place && place != old) {
+        q->placed_previous = NULL;
+        q->placed_next = place->placed;
+        if (place->placed)
+            place->placed->placed_previous = q;
+        place->placed = q;
         index_pin_locked(&q->s->index, place);
+    }
     q->place = place;
     q->place_ordinal = ordinal;
     if (old && place != old) {

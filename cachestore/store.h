@@ -124,8 +124,9 @@ struct cs_sequence {
     /* The place in the tree: the path's last page is (place, place_ordinal); NULL: at the root. Pinned. */
     struct span *place;
     uint32_t place_ordinal;
-    uint32_t n_known;  /* pages of the path that are in the tree */
-    struct cs_key key; /* behind them */
+    struct cs_sequence *placed_next, *placed_previous; /* of place->placed */
+    uint32_t n_known;                                  /* pages of the path that are in the tree */
+    struct cs_key key;                                 /* behind them */
     /* Page table. n_pages is 0 while a restore is under way. */
     uint32_t *page;
     void **address;

@@ -75,6 +75,13 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     assert_int_equal(sp->n_children, children);
     assert_int_equal(sp->n_device_children, device_children);
     assert_int_equal(sp->n_disk_children, disk_children);
+    uint32_t placed = 0;
+    for (const struct cs_sequence *q = sp->placed; q; q = q->placed_next) {
+        assert_ptr_equal(q->place, sp);
+        assert_true(q->place_ordinal < sp->n_pages);
+        placed++;
+    }
+    assert_int_equal(sp->pins, placed);
     if (pages) {
         check_chain(sp);
     } else {

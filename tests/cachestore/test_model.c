@@ -110,6 +110,25 @@ static void step_settle(struct runner *r, size_t k)
     r->open[k].n_published = pages * PT;
 }
 
+static uint64_t refused(const struct cs_stats *st)
+{
+    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable;
+}
+
+/* What was published is on disk once nothing is pending, unless something was refused and counted. */
+static void check_durable(struct runner *r, size_t k, size_t n_pages)
+{
+    struct cs_stats st = stats_of(r->s);
+    assert_int_equal(cs_sequence_publish(r->open[k].q, r->open[k].ids, n_pages * PT, NULL, 0), CS_OK);
+    fake_finish_writes(r->f, TIER_OK);
+    struct cs_stats now = stats_of(r->s);
+    assert_int_equal(now.pending_bytes, 0);
+    if (refused(&now) > refused(&st) || r->open[k].q->n_known < n_pages)
+        return;
+    for (const struct span *sp = r->open[k].q->place; sp; sp = sp->parent)
+        assert_int_equal(sp->disk, SPAN_DISK_DURABLE);
+}
+
 static void step_extend(struct runner *r, size_t k)
 {
     struct cs_sequence *q = r->open[k].q;
@@ -129,6 +148,8 @@ static void step_extend(struct runner *r, size_t k)
     check_pages(q, r->open[k].ids, full, r->open[k].tenant);
     if (n > r->open[k].n_published)
         r->open[k].n_published = n;
+    if (r->f && r->fail_one_in == 0 && pick(r, 4) == 0)
+        check_durable(r, k, full);
 }
 
 static enum tier_result any_result(struct runner *r)
