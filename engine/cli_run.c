@@ -202,7 +202,7 @@ static int take_turn(struct chat *c, const char *text, size_t len)
     int rc = add_message(c, ENG_ROLE_USER, text, len);
     if (rc != ENG_OK)
         return rc;
-    rc = eng_engine_render(c->engine, NULL, c->messages, c->n_messages, &prompt, err, sizeof err);
+    rc = eng_engine_render(c->engine, NULL, c->messages, c->n_messages, true, &prompt, err, sizeof err);
     if (rc != ENG_OK)
         fprintf(stderr, "isotherm run: %s\n", err);
     else

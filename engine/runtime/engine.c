@@ -406,8 +406,8 @@ uint32_t eng_engine_context(const struct eng_engine *e)
 }
 
 int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
-                      const struct eng_message *messages, size_t n_messages, struct eng_prompt *out,
-                      char *err, size_t err_len)
+                      const struct eng_message *messages, size_t n_messages, bool thinking,
+                      struct eng_prompt *out, char *err, size_t err_len)
 {
     memset(out, 0, sizeof *out);
     if (!e->chat) {
@@ -422,8 +422,9 @@ int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
     }
     struct eng_chat_memo hooks = memo_hooks(memo);
     struct eng_rendered rendered;
-    int rc =
-        eng_chat_render(e->chat, e->tokenizer, messages, n_messages, true, &hooks, &rendered, err, err_len);
+    int rc = eng_chat_render(e->chat, e->tokenizer, messages, n_messages,
+                             thinking ? ENG_GENERATE_REPLY : ENG_GENERATE_NO_THINKING, &hooks, &rendered, err,
+                             err_len);
     if (rc != ENG_OK) {
         memo_free(memo);
         return rc;

@@ -81,6 +81,7 @@ struct cs_store *eng_engine_store(const struct eng_engine *e);
 uint32_t eng_engine_context(const struct eng_engine *e);
 
 /* Messages to ids, the reply's header included, through the template and the message memo of this tenant.
+ * thinking false: with an empty think block behind the header, where the template has one.
  * What was newly encoded is remembered by the prompt and stored when the prompt is published. For plain ids
  * (/v1/completions) zero-initialise, fill ids and leave the rest. ENG_EINVAL where there is no template or it
  * forbids the messages: err says it. */
@@ -92,8 +93,8 @@ struct eng_prompt {
     struct eng_memo *memo; /* what this prompt taught; NULL for plain ids */
 };
 int eng_engine_render(struct eng_engine *e, const struct cs_tenant *tenant,
-                      const struct eng_message *messages, size_t n_messages, struct eng_prompt *out,
-                      char *err, size_t err_len);
+                      const struct eng_message *messages, size_t n_messages, bool thinking,
+                      struct eng_prompt *out, char *err, size_t err_len);
 void eng_prompt_free(struct eng_prompt *p);
 
 #define ENG_TOP_LOGPROBS_MAX 20

@@ -115,7 +115,8 @@ static int render_chat(struct eng_engine *e, const struct eng_call *c, const str
                             "This model's file has no chat template that this server knows, so it cannot "
                             "chat; start the server with --chat-template NAME (%s), or use /v1/completions.",
                             eng_chat_names());
-    int code = eng_engine_render(e, &c->tenant, r->messages, r->n_messages, prompt, message, sizeof message);
+    int code = eng_engine_render(e, &c->tenant, r->messages, r->n_messages, !r->no_thinking, prompt, message,
+                                 sizeof message);
     return engine_failure(code, message, err);
 }
 

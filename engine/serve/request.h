@@ -32,6 +32,7 @@ struct eng_api_request {
     const char *stop[ENG_API_MAX_STOP];
     size_t n_stop;
     bool ignore_eos, stream, include_usage;
+    bool no_thinking; /* chat: the reply begins behind an empty think block, where the template has one */
 
     struct eng_logit_bias *bias;
     char **joined; /* contents that came in parts */

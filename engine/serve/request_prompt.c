@@ -109,8 +109,26 @@ static int parse_message(struct eng_api_request *out, const json_t *value, size_
     return eng_api_fail(err, param, "'%s' must be a string or an array of text parts.", param);
 }
 
+/* llama-server and vLLM hand these on to the template. Ours know one; as there, others say nothing. */
+static int parse_template_arguments(struct eng_api_request *out, struct eng_api_error *err)
+{
+    static const char name[] = "chat_template_kwargs";
+    const json_t *arguments = eng_json_member(out->root, name);
+    bool thinking = true;
+    if (!arguments)
+        return 0;
+    if (!json_is_object(arguments))
+        return eng_api_fail(err, name, "'%s' must be an object.", name);
+    if (eng_json_bool(arguments, "enable_thinking", &thinking, err) < 0)
+        return eng_api_fail(err, name, "'%s.enable_thinking' must be true or false.", name);
+    out->no_thinking = !thinking;
+    return 0;
+}
+
 int eng_api_parse_messages(struct eng_api_request *out, struct eng_api_error *err)
 {
+    if (parse_template_arguments(out, err) < 0)
+        return -1;
     const json_t *list = eng_json_member(out->root, "messages");
     if (!json_is_array(list) || json_array_size(list) == 0)
         return eng_api_fail(err, "messages", "'messages' must be an array with at least one message.");

@@ -165,15 +165,23 @@ static int add_message(struct renderer *r, const struct eng_message *messages, s
     return rc == ENG_OK ? close_message(r) : rc;
 }
 
-static int add_reply_header(struct renderer *r, size_t n_messages)
+static int add_reply_header(struct renderer *r, size_t n_messages, bool thinking)
 {
+    const char *block = thinking ? NULL : r->c->no_thinking;
     int rc = open_message(r, ENG_ROLE_ASSISTANT, (int32_t)n_messages);
     r->out->reply_run = r->out->ids.n;
-    return rc == ENG_OK ? eng_tokenizer_encode(r->t, r->run.data, r->run.len, false, &r->out->ids) : rc;
+    if (rc == ENG_OK && block != NULL)
+        rc = text_add(&r->run, block, strlen(block));
+    /* The block is the template's own text: its tags are tokens, of whatever type the file gives them. */
+    if (rc == ENG_OK)
+        rc = eng_tokenizer_encode(r->t, r->run.data, r->run.len, block != NULL, &r->out->ids);
+    if (block != NULL)
+        r->out->reply_run = r->out->ids.n;
+    return rc;
 }
 
 static int render(struct renderer *r, const struct eng_message *messages, size_t n_messages,
-                  bool add_generation)
+                  enum eng_generation generation)
 {
     int rc = add_bos(r);
     if (rc == ENG_OK && r->c->default_system != NULL && messages[0].role != ENG_ROLE_SYSTEM)
@@ -183,8 +191,8 @@ static int render(struct renderer *r, const struct eng_message *messages, size_t
     for (size_t i = first; i < n_messages && rc == ENG_OK; i++)
         rc = add_message(r, messages, n_messages, last_query, i);
     r->out->reply_run = r->out->ids.n;
-    if (rc == ENG_OK && add_generation)
-        rc = add_reply_header(r, n_messages);
+    if (rc == ENG_OK && generation != ENG_GENERATE_NONE)
+        rc = add_reply_header(r, n_messages, generation != ENG_GENERATE_NO_THINKING);
     return rc == ENG_OK ? add_boundary(r, (int32_t)n_messages, false) : rc;
 }
 
@@ -208,7 +216,7 @@ static const char *fault_of_turns(const struct eng_message *messages, size_t n_m
 }
 
 int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenizer *t,
-                    const struct eng_message *messages, size_t n_messages, bool add_generation,
+                    const struct eng_message *messages, size_t n_messages, enum eng_generation generation,
                     const struct eng_chat_memo *memo, struct eng_rendered *out, char *err, size_t err_len)
 {
     *out = (struct eng_rendered){0};
@@ -224,7 +232,7 @@ int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenize
         return refuse(err, err_len, fault);
     struct renderer r = {.c = c, .t = t, .memo = memo, .out = out};
     out->boundaries = malloc((n_messages + 3) * sizeof(*out->boundaries));
-    int rc = out->boundaries == NULL ? ENG_ENOMEM : render(&r, messages, n_messages, add_generation);
+    int rc = out->boundaries == NULL ? ENG_ENOMEM : render(&r, messages, n_messages, generation);
     free(r.run.data);
     if (rc != ENG_OK) {
         eng_rendered_free(out);

@@ -72,32 +72,41 @@ const char *eng_chat_names(void); /* "chatml, llama3, ..." for messages */
 int eng_chat_check(const struct eng_chat_template *c, const struct eng_tokenizer *t, char *err,
                    size_t err_len);
 
+/* What follows the messages. */
+enum eng_generation {
+    ENG_GENERATE_NONE,        /* nothing */
+    ENG_GENERATE_REPLY,       /* the header of a reply */
+    ENG_GENERATE_NO_THINKING, /* the header, and an empty think block where the template has one */
+};
+
 struct eng_rendered {
     struct eng_ids ids;
     struct eng_boundary *boundaries; /* ascending positions */
     size_t n_boundaries;
-    size_t reply_run; /* with add_generation: ids[reply_run .. ids.n) are the ids of the reply's header, the
-                         run that the reply continues; otherwise ids.n */
+    size_t reply_run; /* ids[reply_run .. ids.n) are the ids of the reply's header, the run that the reply
+                         continues; ids.n where none is, and behind an empty think block: an earlier reply
+                         comes back without it, so there its ids have another prefix */
 };
 void eng_rendered_free(struct eng_rendered *r);
 
-/* Renders all messages and, with add_generation, the reply's header. ENG_OK; ENG_EINVAL with a message for
- * what the template forbids (no messages at all; gemma: users and assistants that do not take turns, a system
- * message anywhere but in front, or one alone); ENG_ENOMEM. *out is written whole, empty on failure. */
+/* Renders all messages and what is to follow them. ENG_OK; ENG_EINVAL with a message for what the template
+ * forbids (no messages at all; gemma: users and assistants that do not take turns, a system message anywhere
+ * but in front, or one alone); ENG_ENOMEM. *out is written whole, empty on failure. */
 int eng_chat_render(const struct eng_chat_template *c, const struct eng_tokenizer *t,
-                    const struct eng_message *messages, size_t n_messages, bool add_generation,
+                    const struct eng_message *messages, size_t n_messages, enum eng_generation generation,
                     const struct eng_chat_memo *memo, struct eng_rendered *out, char *err, size_t err_len);
 
 /* The header's text: what the run of a reply starts with. */
 const char *eng_chat_reply_header(const struct eng_chat_template *c);
 
-/* What to remember of a reply. prompt: a render with add_generation. sampled: the ids sampled after it,
+/* What to remember of a reply. prompt: a render with a reply's header. sampled: the ids sampled after it,
  * without the token that ended the reply. text: what was returned to the client (whole characters, cut at a
  * stop string). On ENG_OK *run is the text under which the next turn will look the reply up (malloc'ed, the
  * caller frees it) and *ids the answer: the header's ids, the longest run of sampled ids whose text lies
  * inside the returned text, and the rest of the text encoded. The key's position is prompt->reply_run.
  * ENG_ENOTFOUND: nothing to remember, because the template will not send the beginning of this reply again
- * (qwen3 drops think blocks, llama3 and gemma leading white space). ENG_ENOMEM. */
+ * (qwen3 drops think blocks, llama3 and gemma leading white space) or not behind this prompt (reply_run is
+ * ids.n). ENG_ENOMEM. */
 int eng_chat_reply_note(const struct eng_chat_template *c, const struct eng_tokenizer *t,
                         const struct eng_rendered *prompt, const uint32_t *sampled, size_t n_sampled,
                         const char *text, size_t len, char **run, size_t *run_len, struct eng_ids *ids);

@@ -42,7 +42,7 @@ static const struct eng_chat_template templates[] = {
     {.name = "qwen2.5",
      CHATML,
      .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {.name = "qwen3", CHATML, .rule = CONTENT_QWEN3},
+    {.name = "qwen3", CHATML, .no_thinking = "<think>\n\n</think>\n\n", .rule = CONTENT_QWEN3},
     {.name = "smollm2",
      CHATML,
      .default_system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},

@@ -24,6 +24,7 @@ struct eng_chat_template {
     const char *end;            /* token behind the content */
     const char *after;          /* text behind that token; NULL: none */
     const char *reply_header;   /* the header of an assistant's run */
+    const char *no_thinking;    /* text behind that header which says not to think; NULL: none */
     const char *default_system; /* content where the first message is no system message; NULL: none */
     const char *system_prefix;  /* text in front of the first system message's content; NULL: none */
     enum content_rule rule;

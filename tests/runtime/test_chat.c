@@ -61,7 +61,7 @@ static void chat_free(struct chat *c)
 static void render(struct eng_engine *e, struct chat *c, struct eng_prompt *p)
 {
     char err[300] = "";
-    int rc = eng_engine_render(e, &c->tenant, c->messages, c->n, p, err, sizeof err);
+    int rc = eng_engine_render(e, &c->tenant, c->messages, c->n, true, p, err, sizeof err);
     if (rc != ENG_OK)
         fail_msg("render: %s", err);
     c->prompt.n = 0;

@@ -112,7 +112,7 @@ static struct eng_ids chat_ids(struct eng_engine *e, const struct eng_message *m
 {
     char err[200];
     struct eng_ids ids = {0};
-    assert_int_equal(eng_engine_render(e, NULL, m, n, p, err, sizeof err), ENG_OK);
+    assert_int_equal(eng_engine_render(e, NULL, m, n, true, p, err, sizeof err), ENG_OK);
     assert_int_equal(eng_ids_add(&ids, p->ids.data, p->ids.n), ENG_OK);
     return ids;
 }

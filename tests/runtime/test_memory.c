@@ -82,7 +82,7 @@ static int take_turn(struct eng_engine *e, const char *text, struct turn *t)
     *t = (struct turn){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     struct eng_message m = {ENG_ROLE_USER, text, strlen(text)};
     struct eng_prompt p;
-    int rc = eng_engine_render(e, NULL, &m, 1, &p, err, sizeof err);
+    int rc = eng_engine_render(e, NULL, &m, 1, true, &p, err, sizeof err);
     if (rc != ENG_OK)
         return rc;
     static const char *const stop[] = {"a stop string that never comes"};

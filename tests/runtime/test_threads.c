@@ -63,7 +63,7 @@ static void *submit_and_cancel(void *arg)
         struct eng_message m = {ENG_ROLE_USER, "a message that is rendered beside the engine", 44};
         struct eng_prompt p;
         char err[100];
-        assert_int_equal(eng_engine_render(engine, NULL, &m, 1, &p, err, sizeof err), ENG_OK);
+        assert_int_equal(eng_engine_render(engine, NULL, &m, 1, true, &p, err, sizeof err), ENG_OK);
         eng_prompt_free(&p);
     }
     return NULL;

@@ -147,10 +147,11 @@ def compile_template(text):
     return env.from_string(text)
 
 
-def render(template, messages, add_generation, bos):
-    """The text, or None where the template forbids the conversation."""
+def render(template, messages, generation, bos):
+    """The text, or None where the template forbids the conversation. generation: 0: nothing follows, 1: a reply, 2: one without
+    thinking."""
     try:
-        return template.render(messages=messages, add_generation_prompt=add_generation, bos_token=bos)
+        return template.render(messages=messages, add_generation_prompt=generation > 0, enable_thinking=generation != 2, bos_token=bos)
     except TemplateError:
         return None
 
@@ -172,7 +173,7 @@ def conversations(n):
             if role == "user" and r.random() < 0.1:
                 content = "<tool_response>\n%s\n</tool_response>" % content
             messages.append({"role": role, "content": content})
-        yield messages, r.random() < 0.7
+        yield messages, r.choice((0, 1, 1, 2))
 
 
 def turns(n):

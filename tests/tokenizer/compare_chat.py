@@ -93,8 +93,8 @@ def main():
             bos = "<bos>" if name == "gemma" else "<|begin_of_text|>"
             cases = list(chat_templates.turns(300) if name == "gemma" else chat_templates.conversations(150))
             answers = ours.render_many(name, cases)
-            for (messages, add_generation), (code, ids, boundaries, reply_run) in zip(cases, answers):
-                rendered = chat_templates.render(template, messages, add_generation, bos)
+            for (messages, generation), (code, ids, boundaries, reply_run) in zip(cases, answers):
+                rendered = chat_templates.render(template, messages, generation, bos)
                 if rendered is None:
                     failures += code != INVALID
                     continue

@@ -43,10 +43,10 @@ class Tokenizer:
         return [answers.bytes(answers.number()) for _ in id_lists]
 
     def render_many(self, template, cases):
-        """cases: (messages, add_generation) -> a list of (code, ids, boundary positions, reply_run)"""
+        """cases: (messages, 0: nothing follows, 1: a reply's header, 2: one without thinking) -> a list of (code, ids, boundary positions, reply_run)"""
         requests = []
-        for messages, add_generation in cases:
-            request = [b"C", struct.pack("<II", add_generation, len(template)), template.encode(),
+        for messages, generation in cases:
+            request = [b"C", struct.pack("<II", generation, len(template)), template.encode(),
                        struct.pack("<I", len(messages))]
             for m in messages:
                 content = m["content"].encode()

@@ -72,13 +72,14 @@ static struct eng_message message(enum eng_role role, const char *content)
 }
 
 static void render(const struct eng_tokenizer *t, const char *name, const struct eng_message *messages,
-                   size_t n, bool add_generation, const struct eng_chat_memo *memo, struct eng_rendered *out)
+                   size_t n, enum eng_generation generation, const struct eng_chat_memo *memo,
+                   struct eng_rendered *out)
 {
     char err[256];
     const struct eng_chat_template *c = eng_chat_by_name(name);
     assert_non_null(c);
     assert_int_equal(eng_chat_check(c, t, err, sizeof(err)), ENG_OK);
-    assert_int_equal(eng_chat_render(c, t, messages, n, add_generation, memo, out, err, sizeof(err)), ENG_OK);
+    assert_int_equal(eng_chat_render(c, t, messages, n, generation, memo, out, err, sizeof(err)), ENG_OK);
 }
 
 static void expect_text(const struct eng_tokenizer *t, const char *name, const struct eng_message *messages,
@@ -422,6 +423,33 @@ static void test_nothing_is_remembered_of_what_a_template_will_not_send_again(vo
     eng_rendered_free(&r);
 }
 
+static void test_no_thinking_is_an_empty_think_block_behind_the_header(void **state)
+{
+    const struct eng_tokenizer *t = ((struct fixture *)*state)->t;
+    const struct eng_message m[] = {message(ENG_ROLE_USER, "q")};
+    const uint32_t sampled[] = {'h'};
+    struct eng_rendered r, with;
+    struct note note;
+    render(t, "qwen3", m, 1, ENG_GENERATE_REPLY, NULL, &with);
+    render(t, "qwen3", m, 1, ENG_GENERATE_NO_THINKING, NULL, &r);
+    assert_string_equal(spell(t, r.ids.data, r.ids.n),
+                        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+    assert_memory_equal(r.ids.data, with.ids.data, with.ids.n * sizeof(uint32_t));
+    assert_int_equal(r.ids.data[with.ids.n], TINY(2)); /* the tag is a token */
+    assert_int_equal(r.boundaries[r.n_boundaries - 1].position, r.ids.n);
+    /* The next turn has this reply without the block, behind other ids: nothing to remember. */
+    assert_int_equal(r.reply_run, r.ids.n);
+    assert_int_equal(remember(t, "qwen3", &r, sampled, 1, "h", &note), ENG_ENOTFOUND);
+    eng_rendered_free(&r);
+    eng_rendered_free(&with);
+
+    render(t, "chatml", m, 1, ENG_GENERATE_NO_THINKING, NULL, &r); /* no such block in this template */
+    assert_string_equal(spell(t, r.ids.data, r.ids.n),
+                        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n");
+    assert_int_equal(remember(t, "chatml", &r, sampled, 1, "h", &note), ENG_OK);
+    eng_rendered_free(&r);
+}
+
 /* ---- gemma ------------------------------------------------------------------------------------------- */
 
 static const struct tiny gemma_spec = {.model = "llama",
@@ -673,6 +701,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_templates_say_what_they_should),
         cmocka_unit_test(test_qwen3_drops_think_blocks_of_earlier_turns),
+        cmocka_unit_test(test_no_thinking_is_an_empty_think_block_behind_the_header),
         cmocka_unit_test(test_boundaries_lie_before_role_starts_and_at_the_end),
         cmocka_unit_test(test_the_boundary_behind_the_system_part_is_marked),
         cmocka_unit_test(test_control_tokens_in_content_stay_text),

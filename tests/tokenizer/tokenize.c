@@ -120,7 +120,8 @@ static int answer_chat(const struct eng_tokenizer *t)
         struct eng_rendered r = {0};
         int rc = c == NULL ? ENG_ENOTFOUND : eng_chat_check(c, t, err, sizeof(err));
         if (rc == ENG_OK)
-            rc = eng_chat_render(c, t, messages, n, flags & 1, NULL, &r, err, sizeof(err));
+            rc = eng_chat_render(c, t, messages, n, (enum eng_generation)(flags % 3), NULL, &r, err,
+                                 sizeof(err));
         if (rc != ENG_OK && rc != ENG_EINVAL) /* a refusal is an answer */
             fprintf(stderr, "%s: %s\n", name, err);
         put((uint32_t)rc);
