@@ -1,10 +1,11 @@
 /*
  * isotherm serve: the server first, so that /health answers 503 while the model loads; then the engine; then
- * wait for SIGINT or SIGTERM, end the streams, flush the store within a deadline.
+ * wait for SIGINT or SIGTERM, let replies that have begun end within a grace, flush the store within a
+ * deadline.
  *
  * Signals are blocked in every thread and taken by the main one with sigwait. So that it can do that while
  * the model loads, another thread loads, and tells it with SIGUSR1. A signal during loading ends the process
- * at once: there is nothing to flush. A second one during the flush does the same.
+ * at once: there is nothing to flush. A second one after a first does the same.
  */
 #include "engine/cli.h"
 #include "engine/serve/serve.h"
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define REPLY_GRACE_MS    5000
 #define FLUSH_DEADLINE_MS 10000
 
 static void say(const struct cli_options *o, enum cs_log_level level, const char *format, const char *arg)
@@ -111,12 +113,13 @@ int cli_serve(const struct cli_options *o)
         do {
             number = wait_signal(&signals);
         } while (number == SIGUSR1);
-        say(o, CS_LOG_INFO, "%s: ending streams, flushing the prefix cache",
+        say(o, CS_LOG_INFO,
+            "%s: replies that have begun may end, then the prefix cache is flushed; again to end at once",
             number == SIGINT ? "SIGINT" : "SIGTERM");
-        pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+        pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* their default from here on */
         exit_code = CLI_OK;
     }
-    eng_server_stop(server);
+    eng_server_stop(server, REPLY_GRACE_MS);
     eng_engine_close(engine, FLUSH_DEADLINE_MS);
     return exit_code;
 }

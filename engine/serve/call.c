@@ -27,6 +27,7 @@ struct eng_call *eng_call_new(struct eng_server *s, struct MHD_Connection *mhd)
     c->server = s;
     c->mhd = mhd;
     c->last_write_ms = eng_now_ms();
+    atomic_init(&c->heard_ms, c->last_write_ms);
     atomic_init(&c->refs, 1);
     return c;
 }
@@ -72,6 +73,18 @@ void eng_call_abandon(struct eng_call *c)
         eng_cancel(atomic_load(&c->server->engine), id);
 }
 
+bool eng_call_cancel(struct eng_call *c, bool always)
+{
+    pthread_mutex_lock(&c->lock);
+    bool cancel = c->submitted && !c->done && !c->cancelled && (always || !c->begun);
+    c->cancelled |= cancel;
+    eng_request_id id = c->request_id;
+    pthread_mutex_unlock(&c->lock);
+    if (cancel)
+        eng_cancel(atomic_load(&c->server->engine), id);
+    return cancel;
+}
+
 void eng_call_detach(struct eng_call *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -87,6 +100,7 @@ void eng_call_on_event(void *ctx, const struct eng_event *event)
 {
     struct eng_call *c = ctx;
     pthread_mutex_lock(&c->lock);
+    c->begun = true;
     if (!c->gone && !c->overflow) {
         eng_reply_pack(&c->queue, event, c->reply.logprobs);
         /* Lost events would make a wrong reply: better none. The watcher cancels it at its next round. */

@@ -9,9 +9,9 @@
  *       └──(GET, refused)──────────────────────┼────────────────────────────────>──┘
  *                                              └─(stream)─> STREAMING
  *
- * In PREPARING and RUNNING the connection is suspended, in STREAMING whenever there is nothing to send. The
- * suspended flag changes, and MHD_suspend/resume are called, under the call's mutex only: a wake-up cannot be
- * lost.
+ * In PREPARING and RUNNING the connection is suspended, in STREAMING whenever there is nothing to send. What
+ * is answered at once goes from RECEIVING to ANSWERED. The suspended flag changes, and MHD_suspend/resume are
+ * called, under the call's mutex only: a wake-up cannot be lost.
  *
  * Threads             does
  *   HTTP (MHD)        receives, answers, formats chunks
@@ -20,6 +20,10 @@
  *   engine            eng_call_on_event, eng_call_on_done: appends to the call's queue, resumes
  *
  * Lock order: server.lock, then call.lock. The engine is never called with either held.
+ *
+ * Stopping has two phases. `draining`: what is new is refused, and a request whose reply has not begun is
+ * cancelled; both get a 503, or an error event where the stream's headers are out. Replies that have begun go
+ * on until the grace is over. `stopping`: nothing is written any more, every connection is closed.
  */
 #ifndef ISOTHERM_ENGINE_SERVE_CALL_H
 #define ISOTHERM_ENGINE_SERVE_CALL_H
@@ -39,6 +43,7 @@ enum {
     ENG_BODY_DEADLINE_MS = 120000,
     ENG_IDLE_DEADLINE_MS = 75000, /* between requests of one connection, the next headers included */
     ENG_STALL_TIMEOUT_S = 60,     /* a client that takes no byte for so long is cut off */
+    ENG_GOODBYE_MS = 2000,        /* to write the last words, once nothing is computed any more */
 };
 
 enum eng_call_state {
@@ -65,10 +70,14 @@ struct eng_call {
     const char *allow; /* for 405 */
     int status;        /* HTTP thread: what was answered; 0: nothing yet */
 
+    atomic_int_fast64_t heard_ms; /* when its last byte came */
+
     pthread_mutex_t lock;       /* everything below */
     struct MHD_Connection *mhd; /* NULL: detached, the request is over for HTTP */
     enum eng_call_state state;
     bool suspended, gone, overflow, ended, ping_due, submitted, done;
+    bool begun;     /* the engine has reported something of the reply */
+    bool cancelled; /* because the server stops */
     int64_t last_write_ms;
 
     struct eng_api_error failure; /* ANSWERED: status 0 means 200 with `answer` */
@@ -89,13 +98,19 @@ struct eng_call {
     struct eng_call *next_to_prepare;
 };
 
-/* One TCP connection. */
+/* One TCP connection. A lingering one is over for MHD and belongs to the watcher, which reads what the client
+ * still sends: closing at once would reset the connection and take the answer away from it. */
 struct eng_conn {
     uint64_t id;
     int fd;                /* duplicate of the socket, watched for the client's end */
     struct eng_call *call; /* the request in progress, referenced; NULL: none */
     bool gone;
+    bool cut;            /* shut down from our side; MHD is about to close it */
     int64_t deadline_ms; /* 0: none */
+    int64_t idle_since_ms;
+    bool unread, lingering;
+    uint64_t linger_bytes; /* read so far */
+    int64_t linger_end_ms;
     struct eng_conn *prev, *next;
 };
 
@@ -103,6 +118,7 @@ struct eng_server {
     /* constant after start */
     char *model_name, *file_name; /* answers carry the first; the second, with or without .gguf, works too */
     uint64_t max_body_bytes;
+    unsigned max_connections;
     bool debug;
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
@@ -112,14 +128,17 @@ struct eng_server {
     int64_t started_unix;
 
     _Atomic(struct eng_engine *) engine; /* NULL: loading */
-    atomic_bool stopping;
+    atomic_bool draining, stopping;
     atomic_uint_fast64_t body_bytes;   /* of all calls together */
     atomic_uint_fast64_t responses[6]; /* by hundreds of the status; [0]: closed without one */
     atomic_uint_fast64_t clients_gone, slow_readers, n_conns, n_streams;
 
     pthread_mutex_t lock; /* conns and what they hold */
+    pthread_cond_t quiet; /* draining: a call or a connection has ended */
     struct eng_conn *conns;
     uint64_t next_conn_id;
+    unsigned n_lingering;
+    int64_t crowded_ms; /* when it was last logged that connections are closed to make room */
     int epoll_fd, wake_fd;
     pthread_t watcher;
 
@@ -145,6 +164,9 @@ struct eng_call *eng_call_ref(struct eng_call *c);
 void eng_call_unref(struct eng_call *c);
 /* The client is gone, too slow, or the server stops: ends the work for it and wakes its connection. */
 void eng_call_abandon(struct eng_call *c);
+/* The server stops: cancels the call's work, whose end is then reported to the client as a failure; true if
+ * that was still to be done. Without `always`, only where the reply has not begun. */
+bool eng_call_cancel(struct eng_call *c, bool always);
 /* HTTP is through with the call: no more resumes. Abandons work that is not done. */
 void eng_call_detach(struct eng_call *c);
 void eng_call_resume_locked(struct eng_call *c);
@@ -175,6 +197,10 @@ void eng_watch_connection(void *cls, struct MHD_Connection *mhd, void **socket_c
 /* The connection now serves this call (NULL: none), with a deadline from now (0: none). False: the connection
  * is not watched (no memory when it began). */
 bool eng_watch_set(struct eng_server *s, struct MHD_Connection *mhd, struct eng_call *c, int64_t deadline_ms);
+/* The connection's body is not read to its end: it lingers when MHD closes it. */
+void eng_watch_unread(struct MHD_Connection *mhd);
+/* After the thread has ended: closes the connections that still linger. */
+void eng_watch_close_lingering(struct eng_server *s);
 
 /* ---- route.c ----------------------------------------------------------------------------------------- */
 
@@ -188,6 +214,9 @@ struct eng_route {
     bool operators; /* speaks of all tenants: where keys are, only an operator's opens it */
     bool always;    /* works while the model is loading */
 };
+
+/* A body that is refused is read to its end, up to so many times the limit. */
+#define ENG_DISCARD_FACTOR 4
 
 enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
                                  const char *version, const char *upload, size_t *upload_size, void **ctx);

@@ -83,12 +83,88 @@ static int json_check_shape(const char *body, size_t len, struct eng_api_error *
     return 0;
 }
 
+/* The member of the outermost object that the byte at `at` belongs to: the last key there. Empty where there
+ * is none, or one that no field of ours has. */
+static void find_member(const char *body, size_t at, char *name, size_t cap)
+{
+    size_t depth = 0, text = 0, text_len = 0;
+    bool in_string = false;
+    name[0] = '\0';
+    for (size_t i = 0; i < at; i++) {
+        char c = body[i];
+        if (in_string) {
+            if (c == '\\') {
+                i++;
+            } else if (c == '"') {
+                in_string = false;
+                text_len = i - text;
+            }
+        } else if (c == '"') {
+            in_string = true;
+            text = i + 1;
+        } else if (c == '{' || c == '[') {
+            depth++;
+        } else if ((c == '}' || c == ']') && depth > 0) {
+            depth--;
+        } else if (c == ':' && depth == 1) {
+            size_t plain = strspn(body + text, "abcdefghijklmnopqrstuvwxyz_");
+            snprintf(name, cap, "%.*s", plain == text_len && plain < cap ? (int)plain : 0, body + text);
+        }
+    }
+}
+
+/* A number that no type of ours holds; it ends before `end`. */
+static void fail_number(const char *body, size_t end, struct eng_api_error *err)
+{
+    enum { SHOWN_MAX = 32 };
+    char member[sizeof err->param];
+    size_t begin = end;
+    while (begin > 0 && strchr("+-.0123456789eE", body[begin - 1]) && body[begin - 1])
+        begin--;
+    size_t shown = end - begin < SHOWN_MAX ? end - begin : SHOWN_MAX;
+    find_member(body, begin, member, sizeof member);
+    eng_api_fail(err, member[0] ? member : NULL,
+                 "The request body has a number that is out of range%s%s%s: %.*s%s (integers have 64 bits, "
+                 "others are doubles).",
+                 member[0] ? ", in '" : "", member, member[0] ? "'" : "", (int)shown, body + begin,
+                 shown < end - begin ? "..." : "");
+}
+
+static const char *type_name(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    default:
+        return "null";
+    }
+}
+
 json_t *eng_json_parse_object(const char *body, size_t len, struct eng_api_error *err)
 {
     json_error_t problem;
+    if (len == 0) {
+        eng_api_fail(err, NULL, "The request body is empty; it must be a JSON object.");
+        return NULL;
+    }
     if (json_check_shape(body, len, err) != 0)
         return NULL;
-    json_t *root = json_loadb(len ? body : "", len, JSON_ALLOW_NUL, &problem);
+    json_t *root = json_loadb(body, len, JSON_ALLOW_NUL | JSON_DECODE_ANY, &problem);
+    if (!root && json_error_code(&problem) == json_error_numeric_overflow && problem.position >= 0 &&
+        (size_t)problem.position <= len) {
+        fail_number(body, (size_t)problem.position, err);
+        return NULL;
+    }
     if (!root) {
         /* jansson quotes what stood there, which may be any bytes; the position is enough. */
         eng_api_fail(err, NULL, "The request body is not valid JSON (line %d, column %d).", problem.line,
@@ -96,8 +172,8 @@ json_t *eng_json_parse_object(const char *body, size_t len, struct eng_api_error
         return NULL;
     }
     if (!json_is_object(root)) {
+        eng_api_fail(err, NULL, "The request body must be a JSON object, not %s.", type_name(root));
         json_decref(root);
-        eng_api_fail(err, NULL, "The request body must be a JSON object.");
         return NULL;
     }
     return root;

@@ -9,6 +9,40 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* ---- answers ----------------------------------------------------------------------------------------- */
+
+static void answer_failure(struct eng_call *c, const struct eng_api_error *failure)
+{
+    pthread_mutex_lock(&c->lock);
+    c->failure = *failure;
+    c->state = ENG_CALL_ANSWERED;
+    eng_call_resume_locked(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void answer_stopping(struct eng_call *c)
+{
+    struct eng_api_error failure;
+    eng_error_stopping(&failure);
+    answer_failure(c, &failure);
+}
+
+/* Takes the bytes over. */
+static void answer_text(struct eng_call *c, struct eng_bytes text)
+{
+    struct eng_api_error failure = {0};
+    if (text.failed) {
+        eng_api_fail_as(&failure, 500, "server_error", NULL, "Out of memory.");
+        answer_failure(c, &failure);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->answer = text;
+    c->state = ENG_CALL_ANSWERED;
+    eng_call_resume_locked(c);
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* ---- queue ------------------------------------------------------------------------------------------- */
 
 void eng_prepare_push(struct eng_server *s, struct eng_call *c)
@@ -48,7 +82,9 @@ void *eng_prepare_thread(void *server)
             s->prepare_tail = NULL;
         pthread_mutex_unlock(&s->prepare_lock);
 
-        if (!call_is_gone(c))
+        if (atomic_load(&s->draining))
+            answer_stopping(c);
+        else if (!call_is_gone(c))
             c->route->post(c);
         eng_bytes_free(&c->body);
         atomic_fetch_sub(&s->body_bytes, c->body_reserved);
@@ -59,33 +95,6 @@ void *eng_prepare_thread(void *server)
     }
     pthread_mutex_unlock(&s->prepare_lock);
     return NULL;
-}
-
-/* ---- answers ----------------------------------------------------------------------------------------- */
-
-static void answer_failure(struct eng_call *c, const struct eng_api_error *failure)
-{
-    pthread_mutex_lock(&c->lock);
-    c->failure = *failure;
-    c->state = ENG_CALL_ANSWERED;
-    eng_call_resume_locked(c);
-    pthread_mutex_unlock(&c->lock);
-}
-
-/* Takes the bytes over. */
-static void answer_text(struct eng_call *c, struct eng_bytes text)
-{
-    struct eng_api_error failure = {0};
-    if (text.failed) {
-        eng_api_fail_as(&failure, 500, "server_error", NULL, "Out of memory.");
-        answer_failure(c, &failure);
-        return;
-    }
-    pthread_mutex_lock(&c->lock);
-    c->answer = text;
-    c->state = ENG_CALL_ANSWERED;
-    eng_call_resume_locked(c);
-    pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- completions ------------------------------------------------------------------------------------- */
@@ -235,6 +244,8 @@ static int submit(struct eng_engine *e, struct eng_call *c, struct eng_api_reque
     pthread_mutex_unlock(&c->lock);
     if (cancel)
         eng_cancel(e, id);
+    else if (atomic_load(&c->server->draining)) /* it began after the others were cancelled */
+        eng_call_cancel(c, false);
     return 0;
 }
 

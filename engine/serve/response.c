@@ -29,12 +29,18 @@ char *eng_error_json(const struct eng_api_error *err)
     return text;
 }
 
+int eng_error_stopping(struct eng_api_error *err)
+{
+    return eng_api_fail_as(err, 503, "server_error", "shutting_down",
+                           "The server is shutting down; try again in a moment.");
+}
+
 int eng_reply_error(const struct eng_reply *reply, int result, const char *message, struct eng_api_error *err)
 {
     if (result == ENG_OK && reply->broken == ENG_FINISH_NONE)
         return 0;
     if (result == ENG_OK && reply->broken == ENG_FINISH_CANCELLED)
-        return eng_api_fail_as(err, 503, "server_error", "cancelled", "The server is shutting down.");
+        return eng_error_stopping(err);
     if (result == ENG_EINVAL)
         return eng_api_fail(err, NULL, "%s", *message ? message : "The engine refused the request.");
     if (result == ENG_EFULL)

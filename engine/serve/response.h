@@ -14,6 +14,9 @@
 /* {"error": {...}} as OpenAI shapes it, malloc'ed. NULL: no memory. */
 char *eng_error_json(const struct eng_api_error *err);
 
+/* The 503 of a server that stops; -1. */
+int eng_error_stopping(struct eng_api_error *err);
+
 /* Appends the event to queue: choice, finish, text and, where wanted, tokens. The bytes are meant for
  * eng_reply_take only. A failed allocation shows as queue->failed. */
 void eng_reply_pack(struct eng_bytes *queue, const struct eng_event *event, bool with_tokens);

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <strings.h>
 
-enum { DISCARD_FACTOR = 4 }; /* a body that is refused is read to its end, up to this many limits */
-
 static void post_chat(struct eng_call *c)
 {
     eng_prepare_completion(c, ENG_API_CHAT);
@@ -66,7 +64,13 @@ static enum MHD_Result queue_response(struct eng_call *c, struct MHD_Connection 
         return MHD_NO;
     MHD_add_response_header(response, "Access-Control-Allow-Origin", "*");
     MHD_add_response_header(response, "Cache-Control", "no-cache");
+    if (atomic_load(&c->server->draining))
+        MHD_add_response_header(response, "Connection", "close");
     c->status = status;
+    pthread_mutex_lock(&c->lock);
+    if (c->state == ENG_CALL_RECEIVING)
+        c->state = ENG_CALL_ANSWERED;
+    pthread_mutex_unlock(&c->lock);
     enum MHD_Result result = MHD_queue_response(mhd, (unsigned)status, response);
     MHD_destroy_response(response);
     return result;
@@ -112,7 +116,7 @@ static enum MHD_Result queue_answer(struct eng_call *c, struct MHD_Connection *m
     if (response && c->route && c->route->get == eng_state_page)
         MHD_add_response_header(response, "Content-Security-Policy",
                                 "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-                                "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                                "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
                                 "frame-ancestors 'none'");
     return queue_response(c, mhd, c->status ? c->status : MHD_HTTP_OK, response);
 }
@@ -158,6 +162,18 @@ static bool is_read(const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
+static bool is_too_large(const struct eng_server *s, struct MHD_Connection *mhd)
+{
+    const char *length = header(mhd, "Content-Length");
+    return length && strtoull(length, NULL, 10) > s->max_body_bytes;
+}
+
+static void fail_too_large(const struct eng_server *s, struct eng_api_error *err)
+{
+    eng_api_fail_as(err, 413, "invalid_request_error", "request_too_large",
+                    "The request body is larger than %llu bytes.", (unsigned long long)s->max_body_bytes);
+}
+
 /* Decides from the headers alone whether the request is refused; c->reject says how. */
 static void judge(struct eng_call *c, struct MHD_Connection *mhd, const char *url, const char *method)
 {
@@ -165,6 +181,10 @@ static void judge(struct eng_call *c, struct MHD_Connection *mhd, const char *ur
     struct eng_api_error *err = &c->reject;
     bool preflight = strcmp(method, "OPTIONS") == 0;
     c->route = find_route(url);
+    if (atomic_load(&s->draining)) {
+        eng_error_stopping(err);
+        return;
+    }
     if (!c->route) {
         eng_api_fail_as(err, 404, "invalid_request_error", "unknown_url", "Unknown path %s %.200s.", method,
                         url);
@@ -194,10 +214,8 @@ static void judge(struct eng_call *c, struct MHD_Connection *mhd, const char *ur
         eng_api_fail_as(err, 503, "server_error", "loading", "The model is still loading.");
         return;
     }
-    const char *length = header(mhd, "Content-Length");
-    if (length && strtoull(length, NULL, 10) > s->max_body_bytes)
-        eng_api_fail_as(err, 413, "invalid_request_error", "request_too_large",
-                        "The request body is larger than %llu bytes.", (unsigned long long)s->max_body_bytes);
+    if (is_too_large(s, mhd))
+        fail_too_large(s, err);
 }
 
 /* Keeps the body within both limits: this request's and that of all bodies together. False: close the
@@ -206,15 +224,15 @@ static bool collect(struct eng_call *c, const char *data, size_t len)
 {
     struct eng_server *s = c->server;
     c->body_seen += len;
+    atomic_store(&c->heard_ms, eng_now_ms());
     if (c->reject.status == 0 && c->body_seen > s->max_body_bytes)
-        eng_api_fail_as(&c->reject, 413, "invalid_request_error", "request_too_large",
-                        "The request body is larger than %llu bytes.", (unsigned long long)s->max_body_bytes);
-    if (c->reject.status == 0 && atomic_load(&s->body_bytes) + len > DISCARD_FACTOR * s->max_body_bytes)
+        fail_too_large(s, &c->reject);
+    if (c->reject.status == 0 && atomic_load(&s->body_bytes) + len > ENG_DISCARD_FACTOR * s->max_body_bytes)
         eng_api_fail_as(&c->reject, 429, "rate_limit_error", "busy",
                         "Too many large requests at once; try again in a moment.");
     if (c->reject.status != 0) {
         eng_bytes_free(&c->body);
-        return c->body_seen <= DISCARD_FACTOR * s->max_body_bytes;
+        return c->body_seen <= ENG_DISCARD_FACTOR * s->max_body_bytes;
     }
     atomic_fetch_add(&s->body_bytes, len);
     c->body_reserved += len;
@@ -238,6 +256,8 @@ static enum MHD_Result dispatch(struct eng_call *c, struct MHD_Connection *mhd, 
 {
     if (!eng_watch_set(c->server, mhd, c, 0))
         return MHD_NO;
+    if (c->reject.status == 0 && atomic_load(&c->server->draining))
+        eng_error_stopping(&c->reject);
     if (c->reject.status != 0)
         return queue_failure(c, mhd, &c->reject);
     if (strcmp(method, "OPTIONS") == 0)
@@ -278,6 +298,16 @@ static enum MHD_Result proceed(struct eng_call *c, struct MHD_Connection *mhd)
     return queue_answer(c, mhd);
 }
 
+/* Where a refusal need not wait for the body it goes out now: to a client that asks before it sends, and when
+ * what is announced would not be read to its end. MHD then closes the connection. */
+static enum MHD_Result refuse_early(struct eng_call *c, struct MHD_Connection *mhd)
+{
+    if (!header(mhd, "Expect") && !is_too_large(c->server, mhd))
+        return MHD_YES;
+    eng_watch_unread(mhd);
+    return queue_failure(c, mhd, &c->reject);
+}
+
 enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const char *url, const char *method,
                                  const char *version, const char *upload, size_t *upload_size, void **ctx)
 {
@@ -294,10 +324,7 @@ enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const ch
         if (!eng_watch_set(s, mhd, c, ENG_BODY_DEADLINE_MS))
             return MHD_NO;
         judge(c, mhd, url, method);
-        /* A client that asks before it sends its body gets the refusal instead of a go-ahead. */
-        if (c->reject.status != 0 && header(mhd, "Expect"))
-            return queue_failure(c, mhd, &c->reject);
-        return MHD_YES;
+        return c->reject.status != 0 ? refuse_early(c, mhd) : MHD_YES;
     }
     if (*upload_size > 0) {
         bool good = collect(c, upload, *upload_size);

@@ -20,6 +20,7 @@ struct eng_server_config {
     const char *model_path;
     const char *api_key_file; /* one key a line, # comments; NULL: open, loopback only */
     uint64_t max_body_bytes;  /* 0: 32 MiB */
+    unsigned max_connections; /* 0: 1,024, fewer where the process may have few descriptors */
     bool debug;               /* x_isotherm carries logits_hash */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
@@ -28,7 +29,8 @@ struct eng_server_config {
 int eng_server_start(const struct eng_server_config *c, struct eng_server **out, char *err, size_t err_len);
 void eng_server_ready(struct eng_server *s, struct eng_engine *e); /* e outlives the server's stop */
 uint16_t eng_server_port(const struct eng_server *s);
-/* Stops accepting, ends open streams, joins the thread. */
-void eng_server_stop(struct eng_server *s);
+/* Refuses new requests and those whose reply has not begun; replies that have begun get up to grace_ms to
+ * end, then they end with an error. Joins the threads. */
+void eng_server_stop(struct eng_server *s, uint32_t grace_ms);
 
 #endif

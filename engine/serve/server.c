@@ -17,8 +17,8 @@
 enum {
     CONNECTIONS_MAX = 1024,
     CONNECTION_MEMORY_BYTES = 32768, /* request line and headers */
-    BACKLOG = 1024,
-    FDS_FOR_OTHERS = 128, /* model, store, log, epoll */
+    BACKLOG = 4096,
+    FDS_FOR_OTHERS = 192, /* model, store, log, epoll, lingering connections */
 };
 
 void eng_server_log(const struct eng_server *s, enum cs_log_level level, const char *format, ...)
@@ -75,23 +75,6 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path ? path : "model";
 }
 
-static int copy_config(struct eng_server *s, const struct eng_server_config *c)
-{
-    s->file_name = strdup(base_name(c->model_path));
-    s->model_name = strdup(c->alias && *c->alias ? c->alias : base_name(c->model_path));
-    if (!s->file_name || !s->model_name)
-        return ENG_ENOMEM;
-    size_t len = strlen(s->model_name);
-    if (!(c->alias && *c->alias) && len > 5 && strcmp(s->model_name + len - 5, ".gguf") == 0)
-        s->model_name[len - 5] = '\0';
-    s->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 32u << 20;
-    s->debug = c->debug;
-    s->log = c->log;
-    s->log_ctx = c->log_ctx;
-    s->started_unix = (int64_t)time(NULL);
-    return ENG_OK;
-}
-
 /* A connection costs two descriptors: its socket and the watcher's duplicate. The process's soft limit is
  * raised towards its hard one for them; where that does not do, fewer connections are taken. */
 static unsigned connection_limit(void)
@@ -111,6 +94,24 @@ static unsigned connection_limit(void)
                                                : FDS_FOR_OTHERS / 2;
 }
 
+static int copy_config(struct eng_server *s, const struct eng_server_config *c)
+{
+    s->file_name = strdup(base_name(c->model_path));
+    s->model_name = strdup(c->alias && *c->alias ? c->alias : base_name(c->model_path));
+    if (!s->file_name || !s->model_name)
+        return ENG_ENOMEM;
+    size_t len = strlen(s->model_name);
+    if (!(c->alias && *c->alias) && len > 5 && strcmp(s->model_name + len - 5, ".gguf") == 0)
+        s->model_name[len - 5] = '\0';
+    s->max_body_bytes = c->max_body_bytes ? c->max_body_bytes : 32u << 20;
+    s->max_connections = c->max_connections ? c->max_connections : connection_limit();
+    s->debug = c->debug;
+    s->log = c->log;
+    s->log_ctx = c->log_ctx;
+    s->started_unix = (int64_t)time(NULL);
+    return ENG_OK;
+}
+
 /* ---- start ------------------------------------------------------------------------------------------- */
 
 static int start_daemon(struct eng_server *s, const union address *address, char *err, size_t err_len)
@@ -122,7 +123,7 @@ static int start_daemon(struct eng_server *s, const union address *address, char
     s->daemon = MHD_start_daemon(
         flags, ntohs(address->v4.sin_port), NULL, NULL, eng_route_handle, s, MHD_OPTION_SOCK_ADDR,
         &address->any, MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_CONNECTION_LIMIT,
-        connection_limit(), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
+        s->max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY_BYTES,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)ENG_STALL_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED,
         eng_route_completed, s, MHD_OPTION_NOTIFY_CONNECTION, eng_watch_connection, s, MHD_OPTION_END);
     if (!s->daemon) {
@@ -145,10 +146,21 @@ static void free_server(struct eng_server *s)
     pthread_mutex_destroy(&s->running_lock);
     pthread_cond_destroy(&s->prepare_wake);
     pthread_cond_destroy(&s->running_none);
+    pthread_cond_destroy(&s->quiet);
     eng_keys_free(s->keys);
     free(s->model_name);
     free(s->file_name);
     free(s);
+}
+
+/* A condition variable whose deadlines are of the monotonic clock. */
+static void init_monotonic(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
 }
 
 static void stop_preparer(struct eng_server *s)
@@ -182,6 +194,7 @@ int eng_server_start(const struct eng_server_config *c, struct eng_server **out,
     pthread_mutex_init(&s->running_lock, NULL);
     pthread_cond_init(&s->prepare_wake, NULL);
     pthread_cond_init(&s->running_none, NULL);
+    init_monotonic(&s->quiet);
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
@@ -234,6 +247,59 @@ uint16_t eng_server_port(const struct eng_server *s)
 
 /* ---- stop -------------------------------------------------------------------------------------------- */
 
+/* Cancels the calls whose reply has not begun; all: every one that is not done. */
+static void cancel_calls(struct eng_server *s, bool all)
+{
+    struct eng_call **calls = NULL;
+    size_t n = 0, cap = 0;
+    pthread_mutex_lock(&s->lock);
+    for (struct eng_conn *conn = s->conns; conn; conn = conn->next)
+        cap += conn->call != NULL;
+    calls = cap ? calloc(cap, sizeof *calls) : NULL;
+    for (struct eng_conn *conn = s->conns; conn && calls; conn = conn->next)
+        if (conn->call)
+            calls[n++] = eng_call_ref(conn->call);
+    pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < n; i++) { /* not under the lock: it calls the engine */
+        eng_call_cancel(calls[i], all);
+        eng_call_unref(calls[i]);
+    }
+    free(calls);
+}
+
+static bool is_answering_locked(const struct eng_server *s)
+{
+    for (const struct eng_conn *conn = s->conns; conn; conn = conn->next) {
+        if (!conn->call)
+            continue;
+        pthread_mutex_lock(&conn->call->lock);
+        bool open = conn->call->state != ENG_CALL_RECEIVING && !conn->call->gone;
+        pthread_mutex_unlock(&conn->call->lock);
+        if (open)
+            return true;
+    }
+    return false;
+}
+
+/* Waits until nobody is owed an answer; false: not within the time. */
+static bool wait_quiet(struct eng_server *s, uint32_t ms)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += ms / 1000;
+    end.tv_nsec += ms % 1000 * 1000000L;
+    if (end.tv_nsec >= 1000000000L) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000L;
+    }
+    pthread_mutex_lock(&s->lock);
+    bool late = false;
+    while (is_answering_locked(s) && !late)
+        late = pthread_cond_timedwait(&s->quiet, &s->lock, &end) == ETIMEDOUT;
+    pthread_mutex_unlock(&s->lock);
+    return !late;
+}
+
 /* Ends every call that a connection still serves, so that none stays suspended: MHD cannot stop otherwise. */
 static void abandon_all(struct eng_server *s)
 {
@@ -256,11 +322,21 @@ static void abandon_all(struct eng_server *s)
     }
 }
 
-void eng_server_stop(struct eng_server *s)
+void eng_server_stop(struct eng_server *s, uint32_t grace_ms)
 {
     if (!s)
         return;
+    atomic_store(&s->draining, true);
     MHD_socket listen_fd = MHD_quiesce_daemon(s->daemon);
+    if (listen_fd != MHD_INVALID_SOCKET)
+        shutdown(listen_fd, SHUT_RDWR); /* who connects now is refused instead of left waiting */
+    cancel_calls(s, false);
+    if (!wait_quiet(s, grace_ms)) {
+        cancel_calls(s, true);
+        wait_quiet(s, ENG_GOODBYE_MS);
+    }
+
+    atomic_store(&s->stopping, true);
     /* From here on the handler suspends nothing any more; what it has suspended is found by abandon_all. */
     stop_watcher(s);
     stop_preparer(s);
@@ -270,6 +346,7 @@ void eng_server_stop(struct eng_server *s)
         pthread_cond_wait(&s->running_none, &s->running_lock);
     pthread_mutex_unlock(&s->running_lock);
     MHD_stop_daemon(s->daemon);
+    eng_watch_close_lingering(s);
     if (listen_fd != MHD_INVALID_SOCKET)
         close(listen_fd);
     while (s->prepare_head) {

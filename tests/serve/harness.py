@@ -87,6 +87,7 @@ class Server:
     def __init__(self, model, *flags, wait=True, env=None, program=None):
         self.wait = wait
         self.port = None
+        self.good_ends = {0, -signal.SIGKILL}
         self.log_file = tempfile.TemporaryFile("w+", errors="replace")
         self.process = subprocess.Popen(
             [program or binary(), "serve", "--model", model, "--port", "0", *flags],
@@ -115,11 +116,11 @@ class Server:
         log = self.log()
         self.log_file.close()
         reported = [line for line in log.splitlines() if any(r in line for r in REPORTS)]
-        if kind or reported or code not in (0, -signal.SIGKILL):
+        if kind or reported or code not in self.good_ends:
             print(f"---- log of the server (exit code {code}) ----\n{shorten(log)}", flush=True)
         if not kind:
             assert not reported, reported[0]
-            assert code in (0, -signal.SIGKILL), f"exit code {code}"
+            assert code in self.good_ends, f"exit code {code}"
 
     def alive(self):
         assert self.process.poll() is None, f"the server ended with code {self.process.returncode}"

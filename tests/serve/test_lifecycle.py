@@ -4,6 +4,7 @@ stretched so that a reply takes long."""
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -106,9 +107,13 @@ class Leaving(ServerCase):
         self.fail("a client may send headers for ever")
 
     def test_many_idle_connections_do_not_stop_a_chat(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
         with contextlib.ExitStack() as stack:
-            for _ in range(600):
+            for i in range(1500):  # more than the server holds
                 stack.enter_context(socket.create_connection(("127.0.0.1", self.server.port)))
+                if i % 100 == 99:
+                    self.assertEqual(self.server.get("/health").status, 200)
             self.server.chat(max_tokens=2)
         wait_until("connections are gone", lambda: self.server.metrics()["isotherm_http_connections"] <= 1)
 
@@ -263,19 +268,99 @@ class Starting(unittest.TestCase):
 
 
 class Stopping(unittest.TestCase):
-    def test_sigterm_ends_open_streams(self):
-        with Server(tiny_model(), *LONG_CONTEXT, "--kv-cache", "256M") as server:
-            opened = [server.open_stream(messages=HELLO, **ENDLESS) for _ in range(3)]
-            first_text(opened[0][1])
-            idle = socket.create_connection(("127.0.0.1", server.port))
-            whole = server.connect()
-            whole.request("POST", CHAT, json.dumps({"messages": HELLO, **ENDLESS}))
+    FLAGS = LONG_CONTEXT + ("--max-concurrency", "1", "--kv-cache", "256M")
+    ENDLESS = {**ENDLESS, "n": 16}  # one after the other
+
+    def begin(self, server, **fields):
+        """A stream whose reply has begun."""
+        connection, response = server.open_stream(messages=HELLO, **{**self.ENDLESS, **fields})
+        first_text(response)
+        return connection, response
+
+    def assert_told(self, error):
+        self.assertEqual((error["type"], error["code"]), ("server_error", "shutting_down"))
+        self.assertIn("shutting down", error["message"])
+
+    def test_whoever_waits_gets_a_503_and_streams_an_error(self):
+        with Server(tiny_model(), *self.FLAGS) as server, contextlib.ExitStack() as stack:
+            running, stream = self.begin(server)
+            waiting, waiting_stream = server.open_stream(messages=HELLO, **self.ENDLESS)
+            whole, sending, idle = (stack.enter_context(contextlib.closing(server.connect())) for _ in range(3))
+            whole.request("POST", CHAT, json.dumps({"messages": HELLO, **self.ENDLESS}))
+            wait_until("two wait", lambda: server.busy() == 3)
+            idle.request("GET", "/health")
+            idle.getresponse().read()
+            sending.putrequest("POST", CHAT)
+            sending.putheader("Content-Length", "2")
+            sending.endheaders()
+            wait_until("all are taken", lambda: server.metrics()["isotherm_http_connections"] >= 6)  # the asking one too
             server.process.send_signal(signal.SIGTERM)
+
+            reply = whole.getresponse()
+            self.assertEqual(reply.status, 503)
+            self.assertRegex(reply.headers["Retry-After"], "^[0-9]+$")
+            self.assertEqual(reply.headers["Connection"], "close")
+            self.assert_told(json.loads(reply.read())["error"])
+            last = list(events(waiting_stream))[-1]
+            self.assert_told(last["error"])
+            # What comes after the signal, on connections that are open, is refused too; new ones are not taken.
+            sending.send(b"{}")
+            idle.request("POST", CHAT, json.dumps({"messages": HELLO}))
+            for connection in (sending, idle):
+                reply = connection.getresponse()
+                self.assertEqual(reply.status, 503)
+                self.assert_told(json.loads(reply.read())["error"])
+            with self.assertRaises(OSError):
+                server.get("/health")
+            # The reply that had begun goes on for a while; then it is told as well.
+            seen = list(events(stream))
+            self.assertGreater(len(seen), 1)
+            self.assert_told(seen[-1]["error"])
             self.assertEqual(server.process.wait(60), 0)
-            for connection, _ in opened:
+            for connection in (running, waiting):
                 connection.close()
-            whole.close()
-            idle.close()
+
+    def test_a_reply_that_ends_in_time_ends_well(self):
+        with Server(tiny_model(), *self.FLAGS) as server:
+            connection, response = self.begin(server, max_tokens=100, n=1)
+            server.process.send_signal(signal.SIGTERM)
+            seen = list(events(response))
+            self.assertEqual(seen[-1], "[DONE]")
+            self.assertEqual(seen[-2]["choices"][0]["finish_reason"], "length")
+            connection.close()
+            self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_whole_reply_that_has_begun_may_end_or_is_a_503(self):
+        for fields, status in (({"n": 1, "max_tokens": 100}, 200), ({}, 503)):
+            with Server(tiny_model(), *self.FLAGS) as server, contextlib.closing(server.connect()) as connection:
+                connection.request("POST", CHAT, json.dumps({"messages": HELLO, **self.ENDLESS, **fields}))
+                wait_until("it has begun", lambda: server.metrics()["isotherm_decoded_tokens_total"] > 1)
+                server.process.send_signal(signal.SIGTERM)
+                reply = connection.getresponse()
+                self.assertEqual(reply.status, status)
+                body = json.loads(reply.read())
+                if status == 503:
+                    self.assert_told(body["error"])
+                self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_second_signal_ends_at_once(self):
+        for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)):
+            with Server(tiny_model(), *self.FLAGS) as server:
+                server.good_ends = {-second}
+                connection, _ = self.begin(server)
+                server.process.send_signal(first)
+                wait_until("it stops", lambda: "again to end at once" in server.log())
+                server.process.send_signal(second)
+                self.assertEqual(server.process.wait(60), -second)
+                connection.close()
+
+    def test_a_client_that_leaves_meanwhile_is_not_waited_for(self):
+        with Server(tiny_model(), *self.FLAGS) as server:
+            connection, response = self.begin(server)
+            server.process.send_signal(signal.SIGTERM)
+            response.close()
+            connection.close()
+            self.assertEqual(server.process.wait(60), 0)
 
 
 if __name__ == "__main__":

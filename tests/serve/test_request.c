@@ -136,6 +136,14 @@ static void test_what_is_wrong_is_blamed_on_its_field(void **state)
         {"\"suffix\":\"x\"", "suffix"},
         {"\"best_of\":2", "best_of"},
         {"\"model\":1", "model"},
+        {"\"chat_template_kwargs\":1", "chat_template_kwargs"},
+        {"\"chat_template_kwargs\":{\"enable_thinking\":\"no\"}", "chat_template_kwargs"},
+        {"\"seed\":99999999999999999999", "seed"},
+        {"\"seed\": -99999999999999999999", "seed"},
+        {"\"temperature\":1e999", "temperature"},
+        {"\"logit_bias\":{\"5\":1e999}", "logit_bias"},
+        {"\"stop\":[\"a\\\":{\"],\"top_p\":-1E+999", "top_p"},
+        {"\"x y\":1e999", ""},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -148,11 +156,72 @@ static void test_what_is_wrong_is_blamed_on_its_field(void **state)
 
 static void test_bodies_that_are_no_object_are_refused(void **state)
 {
-    static const char *const bodies[] = {"",   " ", "[]", "1", "null", "{", "{\"a\":NaN}", "{\"a\":\"\xff\"}",
-                                         "{}x"};
+    static const struct {
+        const char *body, *said;
+    } cases[] = {
+        {"", "is empty"},
+        {" ", "not valid JSON"},
+        {"[]", "an array"},
+        {"1", "a number"},
+        {"-0.5", "a number"},
+        {"\"x\"", "a string"},
+        {"null", "not null"},
+        {"true", "a boolean"},
+        {"{", "not valid JSON"},
+        {"{\"a\":NaN}", "not valid JSON"},
+        {"{}x", "not valid JSON"},
+        {"{\"a\":\"\xff\"}", "not valid JSON"},
+        {"[1e999]", "out of range: 1e999 "},
+        {"1e999", "out of range: 1e999 "},
+    };
     (void)state;
-    for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
-        refused(ENG_API_CHAT, bodies[i], "");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct eng_api_error err = {0};
+        assert_null(eng_json_parse_object(cases[i].body, strlen(cases[i].body), &err));
+        assert_int_equal(err.status, 400);
+        assert_string_equal(err.param, "");
+        if (!strstr(err.message, cases[i].said))
+            fail_msg("'%s': %s", cases[i].body, err.message);
+    }
+}
+
+static void test_a_number_out_of_range_is_shown_but_not_at_length(void **state)
+{
+    struct eng_api_error err = {0};
+    char body[4096] = "{\"seed\":[";
+    size_t n = strlen(body);
+    (void)state;
+    memset(body + n, '9', sizeof body - n);
+    assert_null(eng_json_parse_object(body, sizeof body, &err)); /* not even closed */
+    memcpy(body + sizeof body - 2, "]}", 2);
+    assert_null(eng_json_parse_object(body, sizeof body, &err));
+    assert_string_equal(err.param, "seed");
+    assert_non_null(strstr(err.message, "'seed': 99999999999999999999999999999999... "));
+}
+
+static void test_thinking_is_on_unless_it_is_switched_off(void **state)
+{
+    static const struct {
+        const char *arguments;
+        bool off;
+    } cases[] = {{"null", false},
+                 {"{}", false},
+                 {"{\"enable_thinking\":null}", false},
+                 {"{\"enable_thinking\":true}", false},
+                 {"{\"enable_thinking\":false}", true},
+                 {"{\"other\":1,\"enable_thinking\":false}", true}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct eng_api_request r;
+        struct eng_api_error err;
+        char body[256];
+        snprintf(body, sizeof body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"chat_template_kwargs\":%s}",
+                 cases[i].arguments);
+        assert_int_equal(parse(ENG_API_CHAT, body, &r, &err), 0);
+        assert_int_equal(r.no_thinking, cases[i].off);
+        eng_api_request_free(&r);
+    }
 }
 
 static void test_depth_is_refused_before_anything_recurses(void **state)
@@ -242,6 +311,8 @@ int main(void)
         cmocka_unit_test(test_a_completion_takes_text_or_ids),
         cmocka_unit_test(test_what_is_wrong_is_blamed_on_its_field),
         cmocka_unit_test(test_bodies_that_are_no_object_are_refused),
+        cmocka_unit_test(test_a_number_out_of_range_is_shown_but_not_at_length),
+        cmocka_unit_test(test_thinking_is_on_unless_it_is_switched_off),
         cmocka_unit_test(test_depth_is_refused_before_anything_recurses),
         cmocka_unit_test(test_the_number_of_values_is_bounded),
         cmocka_unit_test(test_tokenize_and_detokenize_bodies),

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -83,7 +84,7 @@ static void test_while_loading_it_says_so(void **state)
     assert_non_null(strstr(answer, "HTTP/1.1 200 "));
     ask(port, "GET", "/nope", "", answer, sizeof answer);
     assert_non_null(strstr(answer, "HTTP/1.1 404 "));
-    eng_server_stop(s);
+    eng_server_stop(s, 0);
 }
 
 static void test_it_stops_beside_open_connections(void **state)
@@ -96,9 +97,86 @@ static void test_it_stops_beside_open_connections(void **state)
         if (i % 2)
             assert_int_equal(send(fds[i], "POST /tokenize HTTP/1.1\r\n", 25, MSG_NOSIGNAL), 25);
     }
-    eng_server_stop(s);
+    eng_server_stop(s, 0);
     for (size_t i = 0; i < 8; i++)
         close(fds[i]);
+}
+
+/* Waits until the peer has closed. */
+static void expect_closed(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    char byte;
+    assert_int_equal(poll(&p, 1, 30000), 1);
+    assert_true(recv(fd, &byte, 1, 0) <= 0);
+}
+
+static void test_who_is_silent_for_longest_makes_room(void **state)
+{
+    enum { LIMIT = 16, SILENT = 3 * LIMIT };
+    static const char headers[] = "POST /tokenize HTTP/1.1\r\nContent-Length: 10\r\n\r\n{";
+    static char answer[65536];
+    struct eng_server_config c = config;
+    (void)state;
+    c.max_connections = LIMIT;
+    for (int with_headers = 0; with_headers < 2; with_headers++) {
+        struct eng_server *s = NULL;
+        char err[256] = "";
+        int fds[SILENT];
+        assert_int_equal(eng_server_start(&c, &s, err, sizeof err), ENG_OK);
+        for (size_t i = 0; i < SILENT; i++) {
+            fds[i] = dial(eng_server_port(s));
+            if (with_headers)
+                assert_int_equal(send(fds[i], headers, sizeof headers - 1, MSG_NOSIGNAL), sizeof headers - 1);
+            ask(eng_server_port(s), "GET", "/health", "", answer, sizeof answer);
+            assert_non_null(strstr(answer, "{\"status\":\"loading\"}"));
+        }
+        for (size_t i = 0; i < SILENT - LIMIT; i++)
+            expect_closed(fds[i]);
+        struct pollfd youngest = {.fd = fds[SILENT - 1], .events = POLLIN};
+        assert_int_equal(poll(&youngest, 1, 0), 0);
+        for (size_t i = 0; i < SILENT; i++)
+            close(fds[i]);
+        eng_server_stop(s, 0);
+    }
+}
+
+/* A client that announces more than is taken hears it before it sends, and while it sends. */
+static void test_an_announced_body_that_is_too_large_is_refused_at_once(void **state)
+{
+    enum { LIMIT = 100000 };
+    static const char *const methods[] = {"POST", "GET"};
+    static char body[LIMIT + 1], answer[65536];
+    struct eng_server_config c = config;
+    struct eng_server *s = NULL;
+    char err[256] = "", request[256];
+    (void)state;
+    c.max_body_bytes = LIMIT;
+    assert_int_equal(eng_server_start(&c, &s, err, sizeof err), ENG_OK);
+    for (size_t i = 0; i < 4; i++) {
+        int fd = dial(eng_server_port(s));
+        int n =
+            snprintf(request, sizeof request, "%s /health HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n",
+                     methods[i % 2], i < 2 ? 1000000000 : LIMIT + 1);
+        assert_int_equal(send(fd, request, (size_t)n, MSG_NOSIGNAL), n);
+        if (i >= 2)
+            assert_int_equal(send(fd, body, sizeof body, MSG_NOSIGNAL), sizeof body);
+        size_t have = 0;
+        ssize_t got;
+        while ((got = recv(fd, answer + have, sizeof answer - 1 - have, 0)) > 0)
+            have += (size_t)got;
+        assert_int_equal(got, 0); /* an end, no reset */
+        answer[have] = '\0';
+        assert_non_null(strstr(answer, i % 2 ? "HTTP/1.1 413 " : "HTTP/1.1 405 "));
+        close(fd);
+    }
+    int left = dial(eng_server_port(s)); /* one that lingers while the server stops */
+    int n =
+        snprintf(request, sizeof request, "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n");
+    assert_int_equal(send(left, request, (size_t)n, MSG_NOSIGNAL), n);
+    assert_true(recv(left, answer, sizeof answer, 0) > 0);
+    eng_server_stop(s, 0);
+    close(left);
 }
 
 static void test_addresses_that_others_reach_need_keys(void **state)
@@ -125,6 +203,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_while_loading_it_says_so),
         cmocka_unit_test(test_it_stops_beside_open_connections),
+        cmocka_unit_test(test_who_is_silent_for_longest_makes_room),
+        cmocka_unit_test(test_an_announced_body_that_is_too_large_is_refused_at_once),
         cmocka_unit_test(test_addresses_that_others_reach_need_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
