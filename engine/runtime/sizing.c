@@ -145,12 +145,13 @@ static uint64_t pages_of_tokens(uint64_t tokens)
     return tokens / KN_PAGE_TOKENS + (tokens % KN_PAGE_TOKENS != 0);
 }
 
-/* The window of the last grid position, what has come since, and a page being written. */
+/* The window of the last grid position, what has come since, and a page's worth of tokens being computed. */
 uint64_t sizing_window_blocks(const struct eng_state_desc *s, uint64_t tokens)
 {
     if (s->window_groups == 0)
         return 0;
-    uint64_t most = pages_of_tokens((uint64_t)s->window + s->grid + KN_PAGE_TOKENS) + 1;
+    uint64_t most =
+        pages_of_tokens(s->window - 1) + ((uint64_t)s->grid + KN_PAGE_TOKENS - 2) / KN_PAGE_TOKENS + 1;
     uint64_t pages = pages_of_tokens(tokens);
     return s->window_groups * (pages < most ? pages : most);
 }

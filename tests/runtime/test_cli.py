@@ -121,7 +121,7 @@ class Info(unittest.TestCase):
         self.assertIn("56.0 KiB · as much as pages of 224 tokens · every 16 tokens", lines["checkpoint"])
         self.assertIn("7 groups of 1 layers · the last 32 tokens", lines["windows"])
         self.assertIn("the 217 tokens before it", lines["without it"])
-        self.assertIn("168.0 KiB", lines["one context"])  # 7 pages, 7 groups of 5
+        self.assertIn("140.0 KiB", lines["one context"])  # 7 pages, 7 groups of 4
 
     def test_recurrent_state(self):
         lines = self.info("qwen35-grouped.gguf", "--kv-cache", "1M", "--context", "100", "--max-concurrency", "2")

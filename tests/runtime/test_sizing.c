@@ -47,14 +47,14 @@ static void windows_and_state_are_part_of_a_context(void **state)
     assert_int_equal(sizing_live_bytes(&dense), 0);
     assert_int_equal(sizing_checkpoint_blocks(&windows, 48 << 10), 160);
     assert_int_equal(sizing_window_blocks(&windows, 40), 15); /* 3 pages in each group */
-    assert_int_equal(sizing_window_blocks(&windows, 32768), 5 * 35);
-    assert_int_equal(sizing_context_blocks(&windows, 48 << 10, 32768), 2048 + 5 * 35);
+    assert_int_equal(sizing_window_blocks(&windows, 32768), 5 * 34);
+    assert_int_equal(sizing_context_blocks(&windows, 48 << 10, 32768), 2048 + 5 * 34);
     assert_int_equal(sizing_checkpoint_blocks(&deltas, 192 << 10), 100);
     assert_int_equal(sizing_context_blocks(&deltas, 192 << 10, 160), 110);
     assert_int_equal(sizing_live_bytes(&deltas) % 4096, 0);
     assert_in_range(sizing_live_bytes(&deltas), 20000001, 20000001 + 4095);
     assert_int_equal(sizing_tokens(&dense, 10), 160);
-    assert_int_equal(sizing_tokens(&windows, 2048 + 5 * 35), 32768);
+    assert_int_equal(sizing_tokens(&windows, 2048 + 5 * 34), 32768);
     assert_int_equal(sizing_tokens(&windows, 13), 32); /* 2 pages, 10 of windows, one block unused */
 }
 

@@ -204,8 +204,8 @@ static uint64_t least_kv_bytes(struct eng_config c, uint32_t context, uint64_t s
 static void preempted_chats_have_the_bits_they_have_alone(void **state)
 {
     (void)state;
-    enum { CHATS = 6, PROMPT = 140, REPLY = 250, CONTEXT = 400 };
-    static const uint32_t more_blocks[] = {0, 16, 32, 48, 92};
+    enum { CHATS = 4, PROMPT = 140, REPLY = 600, CONTEXT = 744 };
+    static const uint32_t more_blocks[] = {0, 40, 80};
     for (size_t m = 0; m < N(models); m++) {
         struct eng_config config = rig_golden(models[m], KV_BYTES);
         struct eng_engine *e = rig_open(&config);
@@ -222,7 +222,7 @@ static void preempted_chats_have_the_bits_they_have_alone(void **state)
         }
         cs_stats_get(eng_engine_store(e), &s);
         rig_close(e);
-        config.max_concurrency = 3;
+        config.max_concurrency = 4;
         uint64_t least = least_kv_bytes(config, CONTEXT, s.page_stride);
         for (size_t k = 0; k < N(more_blocks); k++) {
             config.context = CONTEXT;
