@@ -112,16 +112,16 @@ static int volumes_make(int dir_fd, const struct place *end)
 }
 
 /* In a process of its own, which ends as if it were killed: what is not in tables yet stays in the log. */
-static int make_rows(const char *dir, uint64_t share_bytes, uint32_t n_spans)
+static int make_rows(const struct cs_config *config, uint32_t n_spans)
 {
     struct store_file store;
     struct catalog *c;
     char err[256] = "";
     int dir_fd = -1;
     struct place end = {.volume_chunks = VOLUME_EXTENTS * (uint32_t)((1u << 30) / CHUNK)};
-    if (store_dir_lock(dir, false, &dir_fd, err, sizeof err) != CS_OK ||
+    if (store_dir_lock(config->disk_dir, false, &dir_fd, err, sizeof err) != CS_OK ||
         store_file_read(dir_fd, &store, err, sizeof err) != CS_OK ||
-        catalog_open(dir_fd, false, share_bytes, &c, err, sizeof err) != CS_OK) {
+        catalog_open(dir_fd, false, config->disk_bytes / 64, &c, err, sizeof err) != CS_OK) {
         fprintf(stderr, "disk_open: %s\n", err);
         return 1;
     }
@@ -143,33 +143,44 @@ static int put_again(void *ctx, const struct catalog_row *row)
 
 /* Writes the newest rows again and ends as if killed: an open has moved the log into tables, and the next is
  * to find one again. */
-static int log_fill(const char *dir, uint64_t share_bytes)
+static int log_fill(const struct cs_config *config, uint32_t n)
 {
+    (void)n;
     struct refill r = {.n = 0};
     char err[256];
-    int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir_fd < 0 || catalog_open(dir_fd, false, share_bytes, &r.catalog, err, sizeof err) != CS_OK)
+    int dir_fd = open(config->disk_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0 ||
+        catalog_open(dir_fd, false, config->disk_bytes / 64, &r.catalog, err, sizeof err) != CS_OK)
         return 1;
     catalog_scan(r.catalog, CATALOG_RECORD, put_again, &r);
     return catalog_commit(r.catalog, true) == CS_OK ? 0 : 1;
 }
 
-static int make_store(const struct cs_config *config, uint32_t n_spans)
+/* Every use of RocksDB is in a process of its own: its threads would not survive a fork. */
+static int in_child(int (*fn)(const struct cs_config *config, uint32_t n), const struct cs_config *config,
+                    uint32_t n)
+{
+    int status = 1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(fn(config, n));
+    return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? 0 : -1;
+}
+
+static int make_empty(const struct cs_config *config, uint32_t n)
 {
     struct tier_disk *tier;
     struct tier_disk_events none = {0};
     uint8_t secret[16];
     char err[256];
-    int status = 1;
+    (void)n;
     if (tier_disk_open(config, &none, &tier, secret, err, sizeof err) != CS_OK) {
         fprintf(stderr, "disk_open: %s\n", err);
-        return -1;
+        return 1;
     }
     tier_disk_close(tier, 10000);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(make_rows(config->disk_dir, config->disk_bytes / 64, n_spans));
-    return child > 0 && waitpid(child, &status, 0) == child && status == 0 ? 0 : -1;
+    return 0;
 }
 
 /* ---- opening it -------------------------------------------------------------------------------------- */
@@ -269,11 +280,7 @@ static int measure(const struct cs_config *config, uint32_t n_spans, unsigned ro
         uint64_t bytes = each_file(config->disk_dir, file_read);
         double reading = wall_s() - from;
         for (int whole = 0; whole < 2; whole++) {
-            int status = 1;
-            pid_t child = fork();
-            if (child == 0)
-                _exit(log_fill(config->disk_dir, config->disk_bytes / 64));
-            if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+            if (in_child(log_fill, config, n_spans) != 0)
                 return -1;
             each_file(config->disk_dir, file_drop);
             seconds[whole] = timed_open(config, whole, n_spans, &cpu[whole]);
@@ -305,7 +312,7 @@ int main(int argc, char **argv)
                                .disk_bytes = 2 * n_spans * span_bytes + (1u << 30),
                                .log = print_log};
     double from = wall_s();
-    if (make_store(&config, n_spans) != 0) {
+    if (in_child(make_empty, &config, n_spans) != 0 || in_child(make_rows, &config, n_spans) != 0) {
         fprintf(stderr, "disk_open: the store cannot be made\n");
         return 1;
     }
