@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cachestore/catalog_ahead.h"
 #include "cachestore/tier_disk_impl.h"
 
 static uint64_t or_default(uint64_t value, uint64_t fallback)
@@ -90,6 +91,29 @@ static int start_io(struct tier_disk *t, char *err, size_t err_len)
     return CS_OK;
 }
 
+/* The catalogue and its rows. */
+static int records_load(struct tier_disk *t, const struct tier_disk_events *events, char *err, size_t err_len)
+{
+    char problem[256] = "";
+    uint64_t reserve = catalog_reserve_bytes(t->catalog_share);
+    atomic_store(&t->catalog_reserve, reserve);
+    t->volumes.reserve_bytes = 2 * reserve;
+    if (!catalog_has_room(t->dir_fd, reserve)) {
+        snprintf(err, err_len, "the file system is full");
+        return CS_EIO;
+    }
+    struct catalog_ahead *ahead = catalog_ahead_start(t->dir_fd);
+    int rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    if (rc == CS_ECORRUPT)
+        tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
+    if (rc == CS_OK || rc == CS_ECORRUPT)
+        rc = tier_rows_load(t, events, err, err_len);
+    else
+        snprintf(err, err_len, "cannot open the catalogue: %s", problem);
+    catalog_ahead_stop(ahead);
+    return rc;
+}
+
 static int serve(struct tier_disk *t, char *err, size_t err_len)
 {
     if (pthread_create(&t->catalog_thread, NULL, tier_catalog_main, t) != 0) {
@@ -127,7 +151,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
     t->rows_tail = &t->rows;
     t->log = config->log;
     t->log_ctx = config->log_ctx;
-    char note[160], problem[256] = "";
+    char note[160];
     int rc = store_dir_lock(config->disk_dir, true, &t->dir_fd, err, err_len);
     if (rc == CS_ENOTFOUND)
         rc = CS_EIO;
@@ -151,20 +175,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         goto fail;
     }
     memcpy(secret, t->store.secret, sizeof t->store.secret);
-    if (!catalog_has_room(t->dir_fd, catalog_reserve_bytes(t->catalog_share))) {
-        snprintf(err, err_len, "the file system is full");
-        rc = CS_EIO;
-        goto fail;
-    }
-    atomic_store(&t->catalog_reserve, catalog_reserve_bytes(t->catalog_share));
-    t->volumes.reserve_bytes = 2 * catalog_reserve_bytes(t->catalog_share);
-    rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
-    if (rc == CS_ECORRUPT)
-        tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
-    if (rc == CS_OK || rc == CS_ECORRUPT)
-        rc = tier_rows_load(t, events, err, err_len);
-    else
-        snprintf(err, err_len, "cannot open the catalogue: %s", problem);
+    rc = records_load(t, events, err, err_len);
     if (rc != CS_OK)
         goto fail;
     rc = volumes_settle(&t->volumes);
