@@ -218,6 +218,11 @@ def restart(options):
     return [f"{tokens[0]} of {want} tokens came back"] if tokens[0] != want else []
 
 
+def deliveries(times):
+    """(time, index of its first token): tokens that came together are one delivery, so that they do not thin out the gaps."""
+    return [(t, i) for i, t in enumerate(times) if i == 0 or t - times[i - 1] > 0.001]
+
+
 def gap(options):
     prompt_tokens, largest_shown = 14000, 5
     gaps, missed, stalls = [], [], Stalls()
@@ -234,19 +239,18 @@ def gap(options):
                 if not stream.is_alive() or time.monotonic() > deadline:
                     sys.exit("the stream that the gaps are taken of did not get going")
                 time.sleep(0.005)
-            seen = list(times)
-            alone = statistics.median(b - a for a, b in zip(seen[16:], seen[17:]))
+            alone = (times[63] - times[16]) / 47
             began = time.monotonic()
             _, usage, first = server.chat(sized.conversation(random.Random(1000 + n), 41, prompt_tokens))
             ended = time.monotonic()
             if not stream.is_alive():
                 sys.exit("the stream ended before the prefill did: there is nothing to measure at its end")
-            seen = list(times)
-            inside = [(b - a, a, b, i) for i, (a, b) in enumerate(zip(seen, seen[1:])) if b > began and a < ended]
+            seen = deliveries(list(times))
+            inside = [(b - a, a, b, i) for (a, _), (b, i) in zip(seen, seen[1:]) if b > began and a < ended]
             gaps.extend(inside)
             have, total = cached(usage)
             print(f"round {n + 1}: prefill of {total} tokens ({have} of them cached) took {first:.2f} s; the stream got {len(inside)} "
-                  f"tokens meanwhile (alone: one each {alone * 1e3:.1f} ms); its largest gaps:")
+                  f"deliveries meanwhile (alone: a token each {alone * 1e3:.1f} ms); its largest gaps:")
             if have > total // 20:
                 missed.append(f"round {n + 1} was not cold: {have} of {total} tokens were cached")
             table([("gap, ms", "began after the prefill did, s", "of the prefill", "token of the stream", "machine stalled meanwhile, ms")] +
@@ -272,7 +276,8 @@ def messages(options):
     n_tokens, warm_repeats, counts = 14000, 5, (4, 240)
     rows = {count: {"cold": [], "warm": [], "tokens": set(), "forwards": set(), "cached": []} for count in counts}
     missed = []
-    with Server(options.server, options.model, "--context", "16384") as server:
+    # Chunks by step time would differ with the machine's mood; with a fixed size the work can be compared by count.
+    with Server(options.server, options.model, "--context", "16384", "--prefill-chunk-size", "512") as server:
         sized = Sized(server)
         for n in range(options.rounds):
             chats = {count: sized.conversation(random.Random(f"{n}/{count}"), count, n_tokens) for count in counts}
@@ -308,6 +313,8 @@ def messages(options):
     sizes = few["tokens"] | many["tokens"]
     if max(sizes) > 1.002 * min(sizes):
         missed.append(f"the prompts differ in size: {sorted(sizes)} tokens")
+    if len(few["forwards"] | many["forwards"]) > 1:
+        missed.append(f"forward passes differ: {sorted(few['forwards'])} and {sorted(many['forwards'])}")
     for kind, target in (("cold", 1.03), ("warm", 1.05)):
         if statistics.median(ratios[kind]) > target:
             missed.append(f"{kind}: {counts[1]} messages take {statistics.median(ratios[kind]):.3f} times as long as {counts[0]}")
