@@ -149,7 +149,13 @@ int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundarie
     pthread_mutex_lock(&s->lock);
     if (q->branch)
         checkpoint_note_branch_locked(s, q->place, q->place_ordinal, q->branch);
-    struct placement_point *points = points_of_path(q->place, q->place_ordinal, n + 1, &n_path);
+    size_t n_captures = 0;
+    for (const struct capture *c = q->captures; c; c = c->next)
+        n_captures++;
+    struct placement_point *points = points_of_path(q->place, q->place_ordinal, n_captures + n + 1, &n_path);
+    for (const struct capture *c = q->captures; c && points; c = c->next)
+        if (c->filled)
+            points[n_path++] = (struct placement_point){.position = c->position, .kind = c->kind};
     pthread_mutex_unlock(&s->lock);
     struct wanted *wanted = malloc((n + 1) * sizeof *wanted);
     if (!points || !wanted) {
@@ -304,5 +310,9 @@ void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick)
         thin_path(q);
         thin_paths_through(q, tick);
     }
+    /* The disk may have let go of it since it was published. */
+    struct span *deepest = checkpoint_deepest_locked(s, q->place, q->place_ordinal, UINT32_MAX, false);
+    if (deepest)
+        writeback_enqueue_locked(s, deepest);
     checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
 }

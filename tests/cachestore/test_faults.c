@@ -1,6 +1,7 @@
 /* The store over a disk tier that completes by hand: write-behind, loads, deadlines, failures, budgets,
  * restarts. */
 #include "tests/cachestore/fake_tier.h"
+#include "tests/cachestore/recount.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -428,6 +429,65 @@ static bool fake_holds(const struct fake_tier *f, const uint32_t *ids)
     return false;
 }
 
+/* A span of three pages that others' paths go on from at its first and its last page: its record and its two
+ * last pages go. */
+static void a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole(void **state)
+{
+    (void)state;
+    for (int live = 0; live < 2; live++) {
+        struct fake_tier f = {.allow_parent_delete = true};
+        struct cs_config c = tiny_config(200);
+        struct cs_store *s = fake_open(&f, &c);
+        uint32_t a[24], b[24], longer[24];
+        make_ids(a, 24, 24, 0);
+        make_ids(b, 24, PT, 1);
+        make_ids(longer, 24, 24, 0);
+        store_durably(&f, s, a, 20); /* pages 0 to 2 and 3, 4 */
+        store_durably(&f, s, b, 20); /* leaves behind page 0 */
+        struct cs_reuse reuse;
+        struct cs_sequence *other = open_settled(s, NULL, longer, live ? 3 * PT : 1, &reuse);
+        pthread_mutex_lock(&s->lock);
+        for (uint64_t k = 0; k <= s->index.bucket_mask; k++)
+            for (struct span *sp = s->index.buckets[k]; sp; sp = sp->hash_next) {
+                room_drop_record_locked(s, sp); /* as a small budget would */
+                index_requeue_locked(&s->index, sp);
+            }
+        struct span *root = NULL;
+        for (uint64_t k = 0; k <= s->index.bucket_mask && !root; k++)
+            for (struct span *sp = s->index.buckets[k]; sp && !root; sp = sp->hash_next)
+                root = sp->parent ? NULL : sp;
+        assert_non_null(root);
+        index_detach_locked(&s->index, root, 2);
+        if (!live)
+            index_detach_locked(&s->index, root, 1);
+        index_requeue_locked(&s->index, root);
+        pthread_mutex_unlock(&s->lock);
+        assert_int_equal(f.n_records, 0);
+        /* b again: it uses only what is left of the span. */
+        store_durably(&f, s, b, 20);
+        assert_int_equal(stats_of(s).pending_bytes, 0);
+        assert_int_equal(stats_of(s).dropped_undurable, 0);
+        recount(s);
+        /* a again: its own tail is there, what lay between is computed anew. */
+        cs_sequence_close(other);
+        store_durably(&f, s, a, 20);
+        recount(s);
+        cs_close(s, 0);
+        s = fake_open(&f, &c);
+        for (int path = 0; path < 2; path++) {
+            struct cs_sequence *q;
+            assert_int_equal(cs_sequence_open(s, NULL, path ? a : b, 21, &q), CS_OK);
+            fake_finish_reads(&f, TIER_OK);
+            reuse = wait_settled(q);
+            assert_int_equal(reuse.tokens_disk + reuse.tokens_device, 20);
+            check_pages(q, path ? a : b, 5, 0);
+            cs_sequence_close(q);
+        }
+        cs_close(s, 0);
+        fake_free(&f);
+    }
+}
+
 static void times_of_use_from_the_future_count_as_now(void **state)
 {
     (void)state;
@@ -644,6 +704,7 @@ int main(void)
         cmocka_unit_test(a_bad_read_quarantines_the_span_until_it_is_published_again),
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(the_disk_budget_evicts_leaves_first_and_is_never_exceeded),
+        cmocka_unit_test(a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole),
         cmocka_unit_test(times_of_use_from_the_future_count_as_now),
         cmocka_unit_test(a_disk_full_of_writes_under_way_is_waited_for),
         cmocka_unit_test(a_span_too_large_for_the_disk_is_dropped_and_counted),

@@ -122,6 +122,34 @@ static void step_publish(struct machine *m, size_t k)
     run_publish(r);
 }
 
+static uint64_t refused(const struct cs_stats *st)
+{
+    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable;
+}
+
+/* What was published is on disk once nothing is pending, with the checkpoint that the path is resumed from,
+ * unless something was refused and counted. */
+static void check_durable(struct machine *m, size_t k)
+{
+    struct cs_stats st = stats_of(m->s);
+    struct cs_sequence *q = m->open[k].r.q;
+    step_publish(m, k);
+    /* A span that became durable brings what waited for it. */
+    for (int round = 0; round < 4 && stats_of(m->s).pending_bytes > 0; round++) {
+        cs_flush(m->s, 0);
+        fake_finish_writes(m->f, TIER_OK);
+    }
+    struct cs_stats now = stats_of(m->s);
+    assert_int_equal(now.pending_bytes, 0);
+    if (refused(&now) > refused(&st) || q->n_known < q->n_computed / PT)
+        return;
+    for (const struct span *sp = q->place; sp; sp = sp->parent)
+        assert_int_equal(sp->disk, SPAN_DISK_DURABLE);
+    const struct span *c = checkpoint_deepest_locked(m->s, q->place, q->place_ordinal, UINT32_MAX, false);
+    assert_true(!c || c->disk == SPAN_DISK_DURABLE ||
+                now.evicted_disk_checkpoints > st.evicted_disk_checkpoints);
+}
+
 static enum tier_result any_result(struct machine *m)
 {
     static const enum tier_result bad[] = {TIER_EIO, TIER_CORRUPT_PAYLOAD, TIER_CORRUPT_HEADER};
@@ -148,6 +176,8 @@ static void step_one(struct machine *m, size_t k)
         step_compute(m, k);
     } else if (what < 8) {
         (void)run_capture(&m->open[k].r);
+    } else if (m->f && m->fail_one_in == 0 && pick(m, 3) == 0) {
+        check_durable(m, k);
     } else {
         step_publish(m, k);
     }

@@ -1,8 +1,9 @@
 /*
  * Several threads at once over one small store, with and without a disk: open, poll, grow, publish, close,
- * notes and counters. Every reused page is checked; TSan watches the rest (build with -Db_sanitize=thread).
+ * notes and counters; then windows and state as well. Every reused page is checked; TSan watches the rest
+ * (build with -Db_sanitize=thread).
  */
-#include "tests/cachestore/harness.h"
+#include "tests/cachestore/stateful.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +18,7 @@ struct worker {
     struct cs_store *s;
     uint64_t rng;
     uint64_t reused, published;
+    bool stateful;
     const char *wrong; /* cmocka's own failures must stay on the main thread */
 };
 
@@ -102,11 +104,116 @@ static void one_turn(struct worker *w)
     cs_sequence_close(q);
 }
 
+/* ---- windows and state ------------------------------------------------------------------------------- */
+
+static void stamp(void *block, uint64_t word)
+{
+    uint64_t *words = block;
+    words[0] = word;
+    words[PAGE / 8 - 1] = ~word;
+}
+
+static bool is_stamped(const void *block, uint64_t word)
+{
+    const uint64_t *words = block;
+    return words && words[0] == word && words[PAGE / 8 - 1] == ~word;
+}
+
+/* A window page, a page and a block of state with the same ids before their end differ. */
+static uint64_t window_word(const uint32_t *ids, uint32_t group, uint32_t page)
+{
+    return word_of(ids, (page + 1) * (size_t)PT) + 1000 + group;
+}
+
+static uint64_t state_word(const uint32_t *ids, uint32_t position, uint32_t block)
+{
+    return word_of(ids, position) + 2000 + block;
+}
+
+static bool windows_are_right(struct cs_sequence *q, const uint32_t *ids, uint32_t position)
+{
+    for (uint32_t g = 0; g < GROUPS; g++)
+        for (uint32_t i = position < WINDOW ? 0 : (position - WINDOW + 1) / PT; i < position / PT; i++)
+            if (!is_stamped(cs_sequence_window_pages(q, g)[i], window_word(ids, g, i)))
+                return false;
+    return true;
+}
+
+static bool step(struct worker *w, struct cs_sequence *q, const uint32_t *ids, uint32_t from, uint32_t to)
+{
+    const struct cs_capture *c;
+    size_t n;
+    if (cs_sequence_grow(q, to) != CS_OK || cs_sequence_step_begin(q, from, to, &c, &n) != CS_OK)
+        return false;
+    if (!windows_are_right(q, ids, from))
+        w->wrong = "a window page has other bytes";
+    for (uint32_t i = from / PT; i * PT < to; i++) {
+        stamp(cs_sequence_pages(q)[i], word_of(ids, (i + 1) * (size_t)PT));
+        for (uint32_t g = 0; g < GROUPS; g++)
+            stamp(cs_sequence_window_pages(q, g)[i], window_word(ids, g, i));
+    }
+    for (size_t k = 0; k < n; k++)
+        for (uint32_t b = 0; b < STATE_BLOCKS; b++)
+            stamp(c[k].blocks[b], state_word(ids, c[k].position, b));
+    cs_sequence_step_end(q, to, true);
+    return true;
+}
+
+static void one_stateful_turn(struct worker *w)
+{
+    uint32_t ids[TOKENS];
+    for (uint32_t i = 0; i < TOKENS; i++)
+        ids[i] = i * 10 + (i % PT == 0 && pick(w, 3) == 0 ? pick(w, 3) : 0);
+    uint32_t n = 1 + pick(w, TOKENS), n_state, at;
+    struct cs_sequence *q;
+    struct cs_reuse reuse;
+    if (cs_sequence_open(w->s, NULL, ids, n, &q) != CS_OK) {
+        w->wrong = "open failed";
+        return;
+    }
+    for (int polls = 0; !cs_sequence_poll(q, &reuse); polls++) {
+        if (pick(w, 50) == 0 || polls > 100000) {
+            cs_sequence_close(q);
+            return;
+        }
+        usleep(50);
+    }
+    at = reuse.tokens_device + reuse.tokens_disk;
+    w->reused += at / PT;
+    for (uint32_t i = 0; i < at / PT; i++)
+        if (!is_stamped(cs_sequence_pages(q)[i], word_of(ids, (i + 1) * (size_t)PT)))
+            w->wrong = "a reused page has other bytes";
+    void *const *blocks = cs_sequence_state(q, &n_state);
+    for (uint32_t b = 0; b < n_state; b++)
+        if (!is_stamped(blocks[b], state_word(ids, at, b)))
+            w->wrong = "a block of state has other bytes";
+    cs_sequence_state_done(q);
+    const struct cs_boundary b[] = {{.position = pick(w, TOKENS), .kind = CS_BOUNDARY_SYSTEM}};
+    if (cs_sequence_place(q, b, 1, n) != CS_OK)
+        w->wrong = "place failed";
+    while (at < n) {
+        uint32_t to = at + 1 + pick(w, 9);
+        if (!step(w, q, ids, at, to < n ? to : n))
+            break;
+        at = to < n ? to : n;
+    }
+    const struct cs_capture *end;
+    if (cs_sequence_capture(q, CS_BOUNDARY_TURN, &end) == CS_OK)
+        for (uint32_t k = 0; k < STATE_BLOCKS; k++)
+            stamp(end->blocks[k], state_word(ids, end->position, k));
+    if (pick(w, 8) > 0 && cs_sequence_publish(q, ids, at, NULL, 0) != CS_OK)
+        w->wrong = "publish failed";
+    cs_sequence_close(q);
+}
+
 static void *work(void *arg)
 {
     struct worker *w = arg;
     for (int i = 0; i < STEPS && !w->wrong; i++)
-        one_turn(w);
+        if (w->stateful)
+            one_stateful_turn(w);
+        else
+            one_turn(w);
     return NULL;
 }
 
@@ -117,7 +224,7 @@ static void run(const struct cs_config *c)
     pthread_t threads[N_THREADS];
     uint64_t reused = 0;
     for (int t = 0; t < N_THREADS; t++) {
-        w[t] = (struct worker){.s = s, .rng = 77 + (uint64_t)t * 1000003};
+        w[t] = (struct worker){.s = s, .rng = 77 + (uint64_t)t * 1000003, .stateful = c->window_groups > 0};
         assert_int_equal(pthread_create(&threads[t], NULL, work, &w[t]), 0);
     }
     for (int i = 0; i < 200; i++) {
@@ -145,6 +252,8 @@ static void threads_share_a_store_without_a_disk(void **state)
     run(&c);
     c.index_bytes = 12 << 10;
     run(&c);
+    c = stateful_config(220);
+    run(&c);
 }
 
 static void threads_share_a_store_over_a_disk(void **state)
@@ -163,6 +272,17 @@ static void threads_share_a_store_over_a_disk(void **state)
     c.restore_deadline_ms = 2;
     run(&c);
     run(&c); /* warm */
+    struct cs_config windows = stateful_config(220);
+    windows.index_bytes = 4 << 20;
+    windows.fingerprint[0] = 1;
+    windows.disk_dir = dir;
+    windows.disk_bytes = 24 << 20;
+    windows.extent_bytes = 1 << 20;
+    windows.flush_interval_ms = 20;
+    windows.restore_deadline_ms = 2;
+    windows.checkpoint_grace_ms = 5;
+    run(&windows);
+    run(&windows);
     snprintf(command, sizeof command, "rm -rf '%s'", dir);
     assert_int_equal(system(command), 0);
 }
