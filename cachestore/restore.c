@@ -472,6 +472,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         await_locked(q);
     else
         settle_locked(q, q->opened_ns);
+    writeback_relieve_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(segments);
     free(reads);

@@ -113,12 +113,8 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        if (victim->disk != SPAN_DISK_DURABLE && s->grace.first) {
-            /* Bytes are about to be lost: what still waits is written without delay, by the keeper, for spans
-             * that the caller is looking at must not go from the disk now. */
-            s->end_grace = true;
-            pthread_cond_signal(&s->keeper_wake);
-        }
+        if (victim->disk != SPAN_DISK_DURABLE)
+            s->under_pressure = true; /* bytes are about to be lost */
         if (victim->kind == SPAN_CHECKPOINT)
             evict_checkpoint(s, victim);
         else

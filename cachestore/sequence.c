@@ -86,6 +86,7 @@ int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens)
         }
     if (arena_wants_populate(&s->arena))
         pthread_cond_signal(&s->keeper_wake);
+    writeback_relieve_locked(s);
     pthread_mutex_unlock(&s->lock);
     return rc;
 }

@@ -211,6 +211,7 @@ int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
     }
     if (arena_wants_populate(&s->arena))
         pthread_cond_signal(&s->keeper_wake);
+    writeback_relieve_locked(s);
     pthread_mutex_unlock(&s->lock);
     *captures = q->step_captures;
     *n_captures = n;
@@ -266,6 +267,7 @@ int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const
             *capture = q->step_captures;
         }
     }
+    writeback_relieve_locked(s);
     pthread_mutex_unlock(&s->lock);
     return rc;
 }

@@ -113,8 +113,7 @@ static void *keeper_main(void *arg)
         uint64_t wake = notify_due_locked(s);
         if (s->closing)
             break;
-        uint64_t due = writeback_end_grace_locked(s, s->end_grace ? UINT64_MAX : store_now_ns());
-        s->end_grace = false;
+        uint64_t due = writeback_end_grace_locked(s, store_now_ns());
         if (due && (!wake || due < wake))
             wake = due;
         if (arena_wants_populate(&s->arena)) {

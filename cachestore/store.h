@@ -62,7 +62,7 @@ struct cs_store {
 
     /* Write-behind: spans waiting, oldest first, and what is being written. */
     struct waiting backlog, grace;
-    bool end_grace;         /* the keeper shall not wait for it */
+    bool under_pressure;    /* the grace shall end now */
     uint64_t writing_bytes; /* with the tier: their pages are pinned */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
@@ -203,6 +203,10 @@ void writeback_enqueue_locked(struct cs_store *s, struct span *sp);
 void writeback_cancel_locked(struct cs_store *s, struct span *sp);
 /* Checkpoints whose grace has ended by now_ns join the backlog. When the next one's ends; 0: none waits. */
 uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns);
+/* Call before the lock is released where room was made for pages: what waits is written without delay if
+ * bytes that are on no disk had to go. Not earlier, for it may take spans off the disk that the caller looks
+ * at. */
+void writeback_relieve_locked(struct cs_store *s);
 /* Hands spans to the tier while its budgets allow. */
 void writeback_pump_locked(struct cs_store *s);
 

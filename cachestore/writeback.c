@@ -119,6 +119,13 @@ uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns)
     return s->grace.first ? s->grace.first->write_due_ns : 0;
 }
 
+void writeback_relieve_locked(struct cs_store *s)
+{
+    if (s->under_pressure)
+        (void)writeback_end_grace_locked(s, UINT64_MAX);
+    s->under_pressure = false;
+}
+
 /* The write ended without a record. */
 static void write_lost(struct cs_store *s, struct span *sp)
 {
