@@ -120,7 +120,7 @@ struct kn_matmul_path {
     unsigned small_rows;                     /* up to so many rows, codes are unpacked in registers */
     unsigned (*panel_height)(unsigned rows); /* the least height that holds rows <= panel_rows */
 
-    /* rows <= height rows of x into one panel's three arrays */
+    /* rows <= height rows of x into one panel's three arrays; dxsum NULL: no weight has a minimum */
     void (*quantize)(const float *x, size_t ldx, unsigned rows, unsigned height, uint32_t cols,
                      uint32_t group, int16_t *xq, float *dx, float *dxsum);
     /* One panel of height <= small_rows against tiles [t0, t1). */

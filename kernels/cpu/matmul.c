@@ -9,6 +9,7 @@ struct product {
     struct kn_backend *b;
     const struct kn_matmul_args *a;
     uint32_t cols, group; /* group: of the quantised parts being multiplied */
+    bool has_min;         /* has any part? */
     uint32_t tiles;       /* of all parts */
     uint32_t tiles_a_task;
     size_t row_tasks, rows_a_task;
@@ -45,7 +46,7 @@ static void quantize_item(void *arg, size_t i, unsigned worker)
     struct kn_panel panel = panel_at(p, i);
     p->b->matmul->quantize(p->a->x + i * p->b->matmul->panel_rows * p->a->ldx, p->a->ldx, panel.rows,
                            panel.height, p->cols, p->group, (int16_t *)panel.x, (float *)panel.dx,
-                           (float *)panel.dxsum);
+                           p->has_min ? (float *)panel.dxsum : NULL);
 }
 
 static int quantize_x(struct product *p)
@@ -165,6 +166,7 @@ int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
         if (m->spec.cols != p.cols)
             return KN_EINVAL;
         tiles += m->tiles;
+        p.has_min |= m->spec.has_min;
         group32 |= part_is_quantised(m) && m->spec.group == 32;
         group16 |= part_is_quantised(m) && m->spec.group == 16;
         floats |= !part_is_quantised(m);

@@ -70,10 +70,7 @@ INLINE void quantize_block(const float *x, int16_t *q, float *dx)
     vf a = vf_load(x), b = vf_load(x + 16);
     vi magnitude = vi_set1(0x7FFFFFFF);
     vf top = vf_bits(vi_max(vi_and(vi_bits(a), magnitude), vi_and(vi_bits(b), magnitude)));
-    int32_t lanes[16], largest = 0;
-    vi_store(lanes, vi_bits(top)); /* as integers: a NaN is the largest of all */
-    for (int i = 0; i < 16; i++)
-        largest = lanes[i] > largest ? lanes[i] : largest;
+    int32_t largest = vi_hmax(vi_bits(top)); /* as integers: a NaN is the largest of all */
     float amax;
     memcpy(&amax, &largest, sizeof amax);
     if (largest >= 0x7F800000 || amax < SMALLEST_SCALED) {
@@ -100,11 +97,16 @@ static void quantize(const float *x, size_t ldx, unsigned rows, unsigned height,
                 memset(q, 0, KN_BLOCK * sizeof *q);
                 *d = 0.0f;
             }
-            for (uint32_t s = 0; s < groups_a_block; s++) {
-                int32_t sum = 0;
-                for (uint32_t i = 0; i < group; i++)
-                    sum += q[s * group + i];
-                dxsum[((size_t)b * groups_a_block + s) * height + r] = *d * (float)sum;
+            if (!dxsum)
+                continue;
+            int32_t halves[2];
+            vi_hsum_halves(vi_dot(vi_set1(0), vi_load(q), vi_set1(0x00010001)), halves);
+            float *sums = dxsum + (size_t)b * groups_a_block * height + r;
+            if (groups_a_block == 1) {
+                sums[0] = *d * (float)(halves[0] + halves[1]);
+            } else {
+                sums[0] = *d * (float)halves[0];
+                sums[height] = *d * (float)halves[1];
             }
         }
     }

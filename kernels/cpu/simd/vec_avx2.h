@@ -182,6 +182,23 @@ static inline vi vi_dot(vi acc, vi a, vi b)
                 _mm256_add_epi32(acc.hi, _mm256_madd_epi16(a.hi, b.hi))};
 }
 
+static inline int32_t vi_hmax(vi a)
+{
+    __m256i b = _mm256_max_epi32(a.lo, a.hi);
+    __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4E));
+    return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xB1)));
+}
+
+static inline void vi_hsum_halves(vi a, int32_t sums[2])
+{
+    __m256i pairs = _mm256_hadd_epi32(a.lo, a.hi); /* lo lo hi hi | lo lo hi hi */
+    pairs = _mm256_add_epi32(pairs, _mm256_shuffle_epi32(pairs, 0xB1));
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    sums[0] = _mm_extract_epi32(both, 0);
+    sums[1] = _mm_extract_epi32(both, 2);
+}
+
 static inline void vi_round_store16(int16_t *p, vf a, vf b)
 {
     __m256i *q = (__m256i *)(void *)p;

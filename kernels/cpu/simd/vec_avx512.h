@@ -158,10 +158,27 @@ static inline vi vi_widen_i8(const int8_t *p)
 static inline vi vi_dot(vi acc, vi a, vi b)
 {
 #if defined(__AVX512VNNI__)
-    return _mm512_dpwssd_epi32(acc, a, b);
+    /* in place: of the intrinsic gcc 12 makes two copies of every accumulator a turn */
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
+    return acc;
 #else
     return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
 #endif
+}
+
+static inline int32_t vi_hmax(vi a)
+{
+    return _mm512_reduce_max_epi32(a);
+}
+
+static inline void vi_hsum_halves(vi a, int32_t sums[2])
+{
+    __m256i x = _mm512_castsi512_si256(a), y = _mm512_extracti64x4_epi64(a, 1);
+    __m256i pairs = _mm256_hadd_epi32(x, y); /* x x y y | x x y y */
+    pairs = _mm256_add_epi32(pairs, _mm256_shuffle_epi32(pairs, 0xB1));
+    __m128i both = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+    sums[0] = _mm_extract_epi32(both, 0);
+    sums[1] = _mm_extract_epi32(both, 2);
 }
 
 static inline void vi_round_store16(int16_t *p, vf a, vf b)

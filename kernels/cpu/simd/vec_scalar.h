@@ -225,6 +225,20 @@ static inline vi vi_dot(vi acc, vi a, vi b)
     return acc;
 }
 
+static inline int32_t vi_hmax(vi a)
+{
+    int32_t top = a.v[0];
+    VEC_LANES top = a.v[i] > top ? a.v[i] : top;
+    return top;
+}
+
+/* of lanes 0..7 and of lanes 8..15 */
+static inline void vi_hsum_halves(vi a, int32_t sums[2])
+{
+    sums[0] = sums[1] = 0;
+    VEC_LANES sums[i / 8] += a.v[i];
+}
+
 /* |x| rounded to nearest even integers, |x| < 2^22, as 32 int16: a's lanes, then b's */
 static inline void vi_round_store16(int16_t *p, vf a, vf b)
 {
