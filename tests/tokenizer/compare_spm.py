@@ -12,7 +12,6 @@ library is missing.
 import io
 import os
 import random
-import struct
 import sys
 import tempfile
 
@@ -29,10 +28,9 @@ import gguf_meta
 import gguf_writer
 import lines
 import pipe
+from spm_model import SPACE, references
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-SPACE = "▁"
-TURNS = ("<start_of_turn>", "<end_of_turn>")  # control tokens whatever their type (engine/tokenizer/vocab.c)
 N_LINES = 20000
 INVALID = 2**32 - 2  # ENG_EINVAL
 ADDED = ["<think>", SPACE * 4, SPACE * 2, "\n", "\n\n", "你好", "<start_of_turn>"]
@@ -43,47 +41,6 @@ def fail(what, text, ours, theirs):
     if len(FAILURES) < 20:
         print("DIFFERENT %s: %r\n  ours   %s\n  theirs %s" % (what, text, ours, theirs))
     FAILURES.append(what)
-
-
-def varint(n):
-    out = b""
-    while n > 127:
-        out += bytes([n & 127 | 128])
-        n >>= 7
-    return out + bytes([n])
-
-
-def field(number, value):
-    """A field of a protocol buffer: bytes, a float, or a whole number."""
-    if isinstance(value, bytes):
-        return varint(number << 3 | 2) + varint(len(value)) + value
-    if isinstance(value, float):
-        return varint(number << 3 | 5) + struct.pack("<f", value)
-    return varint(number << 3) + varint(value)
-
-
-def model(tokens, scores, types, byte_fallback):
-    """sentencepiece_model.proto: pieces, trainer_spec (model_type BPE), normalizer_spec (identity)."""
-    out = b"".join(field(1, field(1, t) + field(2, float(s)) + field(3, k)) for t, s, k in zip(tokens, scores, types))
-    trainer = field(3, 2) + field(35, int(byte_fallback))
-    normalizer = field(1, b"identity") + field(3, 0) + field(4, 0) + field(5, 1)
-    return sentencepiece.SentencePieceProcessor(model_proto=out + field(2, trainer) + field(3, normalizer))
-
-
-def references(meta):
-    """The library's processors for plain text and for text in which special tokens are parsed; the types they have."""
-    types = list(meta["tokenizer.ggml.token_type"])
-    tokens = list(meta["tokenizer.ggml.tokens"])
-    named = [meta.get("tokenizer.ggml.%s_token_id" % k) for k in ("bos", "eos", "eot", "eom", "unknown", "padding")]
-    for i, token in enumerate(tokens):
-        if token.decode(errors="replace") in TURNS or (i in named and types[i] == USER_DEFINED):
-            types[i] = CONTROL
-        if types[i] == USER_DEFINED:  # converters write them with real spaces
-            tokens[i] = token.replace(b" ", SPACE.encode())
-    scores = meta["tokenizer.ggml.scores"]
-    fallback = BYTE in types
-    parsing = [USER_DEFINED if k == CONTROL else k for k in types]
-    return model(tokens, scores, types, fallback), model(tokens, scores, parsing, fallback), types
 
 
 def compare(program, path, what, seed):
