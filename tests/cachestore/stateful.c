@@ -37,8 +37,10 @@ static void fill_block(void *block, uint64_t h)
 static void check_block(const void *block, uint64_t h, const char *what, uint32_t at)
 {
     const uint64_t *words = block;
-    if (!block)
+    if (!block) {
         fail_msg("%s %u is absent", what, at);
+        return;
+    }
     for (size_t w = 0; w < PAGE / sizeof *words; w++)
         if (words[w] != mix(h, w))
             fail_msg("%s %u is wrong at word %zu", what, at, w);

@@ -205,6 +205,44 @@ static void what_is_thinned_within_its_grace_is_never_written(void **state)
     fake_free(&f);
 }
 
+/* 4 messages or 90 in the same tokens, published in one call: the same captures, rows and reads. */
+static void cost_follows_bytes_and_not_boundaries(void **state)
+{
+    (void)state;
+    size_t rows[2], reads[2];
+    for (int many = 0; many < 2; many++) {
+        struct fake_tier f = {0};
+        struct cs_config c = disk_config(600, UINT32_MAX);
+        uint32_t ids[N], n_boundaries = many ? 90 : 8;
+        struct cs_boundary b[90];
+        make_ids(ids, N, N, 0);
+        for (uint32_t i = 0; i < n_boundaries; i++)
+            b[i] = (struct cs_boundary){.position = 360 * (i + 1) / n_boundaries, .kind = CS_BOUNDARY_TURN};
+        struct cs_store *s = fake_open(&f, &c);
+        assert_int_equal(run_turn(s, &c, 0, ids, 361, 361, b, n_boundaries), 0);
+        fake_finish_writes(&f, TIER_OK);
+        struct cs_stats st = stats_of(s);
+        assert_int_equal(st.captures, 8);
+        assert_int_equal(st.publishes, 1);
+        assert_int_equal(st.thinned_checkpoints, 0);
+        rows[many] = f.n_records;
+        cs_close(s, 0);
+        s = fake_open(&f, &c);
+        run_fake = &f;
+        struct run r;
+        assert_int_equal(run_start(&r, s, &c, 0, ids, 361), 360);
+        run_fake = NULL;
+        run_close(&r);
+        assert_int_equal(f.n_read_calls, 1);
+        reads[many] = f.n_reads_queued;
+        end(s, &f);
+        fake_free(&f);
+    }
+    assert_int_equal(rows[0], rows[1]);
+    assert_int_equal(rows[0], 30 + 8); /* spans of three pages, and checkpoints */
+    assert_int_equal(reads[0], reads[1]);
+}
+
 static void the_grace_ends_by_itself(void **state)
 {
     (void)state;
@@ -349,6 +387,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_that_cannot_be_read_gives_way_to_a_resident_one),
         cmocka_unit_test(behind_the_deadline_the_resident_one_serves),
         cmocka_unit_test(what_is_thinned_within_its_grace_is_never_written),
+        cmocka_unit_test(cost_follows_bytes_and_not_boundaries),
         cmocka_unit_test(the_grace_ends_by_itself),
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_written_leaves_no_record),
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_read_serves_who_waits),
