@@ -2,7 +2,7 @@
  * The store over the real disk tier, on real files: warm after a clean close, after kill -9, with a byte of a
  * volume changed, with the catalogue deleted, with smaller budgets; and what a publish and a restore cost.
  */
-#include "tests/cachestore/stateful.h"
+#include "tests/cachestore/disk_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,40 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_SKIPPED = 77, FLUSH_MS = 30000 };
-
-static char dir[256];
-
-static void make_dir(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/store-test-XXXXXX", tmp ? tmp : "/tmp");
-    assert_non_null(mkdtemp(dir));
-}
-
-static void remove_tree(const char *path)
-{
-    DIR *d = opendir(path);
-    if (!d) {
-        unlink(path);
-        return;
-    }
-    for (struct dirent *e; (e = readdir(d));) {
-        char inner[1024];
-        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
-            continue;
-        snprintf(inner, sizeof inner, "%s/%s", path, e->d_name);
-        remove_tree(inner);
-    }
-    closedir(d);
-    rmdir(path);
-}
-
 static struct cs_config disk_config(uint32_t arena_pages)
 {
     struct cs_config c = tiny_config(arena_pages);
     c.index_bytes = 8 << 20;
-    c.disk_dir = dir;
+    c.disk_dir = disk_dir;
     c.disk_bytes = 64 << 20;
     c.extent_bytes = 1 << 20;
     return c;
@@ -63,7 +34,7 @@ static void check_path(struct cs_store *s, const uint32_t *ids, size_t n, uint32
 static void a_clean_close_leaves_everything_warm(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = disk_config(256);
     struct cs_store *s = tiny_open(&c);
     uint32_t ids[101];
@@ -101,66 +72,11 @@ static void a_clean_close_leaves_everything_warm(void **state)
     assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
     check_balance(s);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
-}
-
-static void a_clean_close_leaves_checkpoints_warm(void **state)
-{
-    (void)state;
-    make_dir();
-    struct cs_config c = disk_config(256), shape = stateful_config(256);
-    c.window_groups = shape.window_groups;
-    c.window_tokens = shape.window_tokens;
-    c.state_bytes = shape.state_bytes;
-    c.grid_tokens = shape.grid_tokens;
-    struct cs_store *s = tiny_open(&c);
-    uint32_t ids[130];
-    make_ids(ids, 130, 130, 0);
-    const struct cs_boundary system = {.position = 21, .kind = CS_BOUNDARY_SYSTEM};
-    for (uint32_t n = 30; n < 120; n += 30) /* three turns: checkpoints at 16, 32, 64 and 96 */
-        run_turn(s, &c, 0, ids, n, n + 9, &system, 1);
-    assert_int_equal(stats_of(s).checkpoints, 4);
-    assert_true(stats_of(s).pending_bytes > 0);
-    cs_close(s, FLUSH_MS);
-
-    s = tiny_open(&c);
-    struct cs_stats st = stats_of(s);
-    assert_int_equal(st.checkpoints, 4);
-    assert_int_equal(st.disk_checkpoints, 4);
-    assert_int_equal(st.disk_spans, st.spans);
-    struct run r;
-    assert_int_equal(run_start(&r, s, &c, 0, ids, 125), 96);
-    assert_int_equal(r.reuse.tokens_disk, 96);
-    assert_int_equal(run_compute(&r, 125, 9), CS_OK);
-    run_close(&r);
-    uint32_t other[130];
-    make_ids(other, 130, 30, 3); /* another user of the system prompt */
-    assert_int_equal(run_start(&r, s, &c, 0, other, 125), 16);
-    run_close(&r);
-    st = stats_of(s);
-    assert_int_equal(st.checkpoints_read, 2);
-    assert_int_equal(st.corrupt_header + st.corrupt_tokens + st.corrupt_payload + st.io_errors, 0);
-    check_balance(s);
-    cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 /* ---- child processes: a fresh image of this program, for RocksDB's threads do not survive a fork
  * ----------- */
-
-static pid_t spawn(const char *what, uint32_t number, int fd)
-{
-    char number_text[16], fd_text[16];
-    snprintf(number_text, sizeof number_text, "%u", number);
-    snprintf(fd_text, sizeof fd_text, "%d", fd);
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        execl("/proc/self/exe", "test_store_disk", what, dir, number_text, fd_text, (char *)NULL);
-        _exit(127);
-    }
-    return pid;
-}
 
 static struct cs_config durable_config(void)
 {
@@ -234,34 +150,14 @@ static int child_full(void)
 
 /* ---- tests ------------------------------------------------------------------------------------------- */
 
-/* Lets a child publish until it has told of kill_after durable paths, and kills it. Returns the last one. */
-static uint32_t run_and_kill(uint32_t first, uint32_t kill_after)
-{
-    int fds[2];
-    assert_int_equal(pipe(fds), 0);
-    pid_t pid = spawn("durable", first, fds[1]);
-    close(fds[1]);
-    uint32_t last = 0, k;
-    for (uint32_t i = 0; i < kill_after; i++)
-        if (read(fds[0], &k, sizeof k) == sizeof k)
-            last = k;
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-    while (read(fds[0], &k, sizeof k) == sizeof k)
-        last = k;
-    close(fds[0]);
-    assert_true(last > 0);
-    return last;
-}
-
 static void what_was_durable_survives_kill_9(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = durable_config();
     uint32_t first = 1;
     for (int round = 0; round < 4; round++) {
-        uint32_t last = run_and_kill(first, 2 + (uint32_t)round * 3);
+        uint32_t last = disk_child_kill("durable", first, 2 + (uint32_t)round * 3);
         struct cs_store *s = tiny_open(&c);
         for (uint32_t k = 1; k <= last; k++) {
             uint32_t ids[41];
@@ -274,19 +170,19 @@ static void what_was_durable_survives_kill_9(void **state)
         cs_close(s, FLUSH_MS);
         first = last + 1;
     }
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 /* Calls fn for each volume file. */
 static int each_volume(int (*fn)(const char *path, void *ctx), void *ctx)
 {
-    DIR *d = opendir(dir);
+    DIR *d = opendir(disk_dir);
     int n = 0;
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));) {
         char path[1024];
         struct stat st;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", disk_dir, e->d_name);
         if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size >= 1 << 20)
             n += fn(path, ctx);
     }
@@ -313,7 +209,7 @@ static void a_changed_byte_anywhere_is_a_miss_and_others_stay_warm(void **state)
     uint64_t rng = 12345;
     uint64_t found = 0;
     for (int round = 0; round < 12; round++) {
-        make_dir();
+        disk_dir_make();
         struct cs_config c = disk_config(512);
         struct cs_store *s = tiny_open(&c);
         uint32_t ids[41];
@@ -347,7 +243,7 @@ static void a_changed_byte_anywhere_is_a_miss_and_others_stay_warm(void **state)
             check_path(s, ids, 40, 40);
         }
         cs_close(s, FLUSH_MS);
-        remove_tree(dir);
+        disk_dir_remove();
     }
     assert_true(found > 0); /* most bytes belong to somebody */
 }
@@ -355,20 +251,20 @@ static void a_changed_byte_anywhere_is_a_miss_and_others_stay_warm(void **state)
 static void a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = disk_config(256);
     struct cs_store *s = tiny_open(&c);
     uint32_t ids[41];
     make_ids(ids, 41, 41, 0);
     round_trip(s, NULL, ids, 40);
     cs_close(s, FLUSH_MS);
-    DIR *d = opendir(dir);
+    DIR *d = opendir(disk_dir);
     for (struct dirent *e; (e = readdir(d));) {
         char path[1024];
         struct stat st;
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        snprintf(path, sizeof path, "%s/%s", disk_dir, e->d_name);
         if (e->d_name[0] != '.' && stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            remove_tree(path);
+            disk_dir_remove_tree(path);
     }
     closedir(d);
     s = tiny_open(&c);
@@ -378,13 +274,13 @@ static void a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on(v
     s = tiny_open(&c);
     check_path(s, ids, 40, 40);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void another_fingerprint_never_hits(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = disk_config(256);
     uint32_t ids[41];
     make_ids(ids, 41, 41, 0);
@@ -402,26 +298,26 @@ static void another_fingerprint_never_hits(void **state)
     s = tiny_open(&c);
     check_path(s, ids, 40, 40);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void a_store_in_use_is_refused(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = disk_config(16);
     struct cs_store *s = tiny_open(&c), *second = NULL;
     char err[200] = "";
     assert_int_equal(cs_open(&c, &second, err, sizeof err), CS_EBUSY);
     assert_true(strlen(err) > 0);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = disk_config(256);
     c.disk_bytes = 24 << 20;
     struct cs_store *s = tiny_open(&c);
@@ -450,17 +346,17 @@ static void the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it(void *
     s = tiny_open(&c);
     check_path(s, ids, 40, 40);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void a_kill_at_any_moment_leaves_only_bytes_that_are_right(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     struct cs_config c = busy_config();
     uint64_t rng = 4242;
     for (int round = 0; round < 12; round++) {
-        pid_t pid = spawn("busy", (uint32_t)random_next(&rng) % 1000000, -1);
+        pid_t pid = disk_child_start("busy", (uint32_t)random_next(&rng) % 1000000, -1);
         usleep((useconds_t)(random_next(&rng) % 120000));
         kill(pid, SIGKILL);
         int status;
@@ -477,15 +373,15 @@ static void a_kill_at_any_moment_leaves_only_bytes_that_are_right(void **state)
         check_balance(s);
         cs_close(s, FLUSH_MS);
     }
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void a_full_file_system_costs_durability_and_nothing_else(void **state)
 {
     (void)state;
-    make_dir();
+    disk_dir_make();
     int status;
-    pid_t pid = spawn("full", 0, -1);
+    pid_t pid = disk_child_start("full", 0, -1);
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
@@ -494,7 +390,7 @@ static void a_full_file_system_costs_durability_and_nothing_else(void **state)
     assert_true(stats_of(s).disk_spans > 0);
     check_balance(s);
     cs_close(s, FLUSH_MS);
-    remove_tree(dir);
+    disk_dir_remove();
 }
 
 static void cost_follows_bytes_and_not_messages(void **state)
@@ -509,7 +405,7 @@ static void cost_follows_bytes_and_not_messages(void **state)
     uint64_t rows_of_publishes[2];
     for (int turns = 0; turns < 2; turns++) {
         size_t step = turns ? PT : TOKENS; /* 240 publishes of a page, or one */
-        make_dir();
+        disk_dir_make();
         struct cs_config c = disk_config(1024);
         struct cs_store *s = tiny_open(&c);
         struct cs_reuse r;
@@ -549,36 +445,26 @@ static void cost_follows_bytes_and_not_messages(void **state)
             free(data);
         }
         cs_close(s, FLUSH_MS);
-        remove_tree(dir);
+        disk_dir_remove();
     }
     assert_true(rows_of_publishes[0] < rows_of_publishes[1]);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 5) {
-        uint32_t number = (uint32_t)strtoul(argv[3], NULL, 10);
-        snprintf(dir, sizeof dir, "%s", argv[2]);
-        if (strcmp(argv[1], "durable") == 0)
-            child_durable(number, atoi(argv[4]));
-        if (strcmp(argv[1], "busy") == 0)
-            child_busy(number);
+    int fd;
+    uint32_t number;
+    const char *what = disk_child_is(argc, argv, &number, &fd);
+    if (what && strcmp(what, "durable") == 0)
+        child_durable(number, fd);
+    if (what && strcmp(what, "busy") == 0)
+        child_busy(number);
+    if (what)
         return child_full();
-    }
-    /* Where io_uring is forbidden there is no disk tier to test. */
-    make_dir();
-    struct cs_config c = disk_config(16);
-    struct cs_store *s = tiny_open(&c);
-    bool on = stats_of(s).disk_on;
-    cs_close(s, FLUSH_MS);
-    remove_tree(dir);
-    if (!on) {
-        fprintf(stderr, "SKIPPED: the disk tier cannot be had here (io_uring)\n");
+    if (!disk_can_be_had())
         return EXIT_SKIPPED;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clean_close_leaves_everything_warm),
-        cmocka_unit_test(a_clean_close_leaves_checkpoints_warm),
         cmocka_unit_test(what_was_durable_survives_kill_9),
         cmocka_unit_test(a_changed_byte_anywhere_is_a_miss_and_others_stay_warm),
         cmocka_unit_test(a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on),
