@@ -92,7 +92,9 @@ uint32_t disk_child_kill(const char *what, uint32_t first, uint32_t kill_after)
         if (read(fds[0], &k, sizeof k) == sizeof k)
             last = k;
     kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
+    int status;
+    waitpid(pid, &status, 0);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* it had found nothing wrong */
     while (read(fds[0], &k, sizeof k) == sizeof k)
         last = k;
     close(fds[0]);
