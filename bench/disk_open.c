@@ -274,7 +274,7 @@ static int measure(const struct cs_config *config, uint32_t n_spans, unsigned ro
 {
     printf("%8s  %22s  %22s  %22s\n", "round", "reading the files", "disk tier", "whole store");
     for (unsigned i = 1; i <= rounds; i++) {
-        double cpu[2], seconds[2];
+        double cpu[2] = {0, 0}, seconds[2] = {0, 0};
         each_file(config->disk_dir, file_drop);
         double from = wall_s();
         uint64_t bytes = each_file(config->disk_dir, file_read);

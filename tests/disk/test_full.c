@@ -114,7 +114,7 @@ static void test_file_system_that_fills_at_any_moment(void **state)
     snprintf(mount_point, sizeof mount_point, "%s", r.dir);
     assert_int_equal(mount("tmpfs", mount_point, "tmpfs", 0, "size=24m"), 0);
     snprintf(f.path, sizeof f.path, "%s/filler", mount_point);
-    strcat(r.dir, "/store");
+    snprintf(r.dir + strlen(mount_point), sizeof r.dir - strlen(mount_point), "/store");
     r.config.disk_bytes = 12 << 20;
     struct life l = {.r = &r, .random = 99, .number = 1};
     rig_open(&r);
