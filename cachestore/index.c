@@ -139,6 +139,8 @@ static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool c
 void index_requeue_locked(struct index *ix, struct span *sp)
 {
     bool writing = sp->disk == SPAN_DISK_WRITING;
+    if (ix->loading)
+        return;
     ranks_update_locked(ix, sp);
     heap_set(ix, HEAP_DISK, sp,
              sp->disk == SPAN_DISK_DURABLE && sp->n_disk_children == 0 && sp->pins == 0 &&
@@ -154,11 +156,21 @@ struct span *index_first_locked(const struct index *ix, enum span_heap heap)
 
 /* ---- the tree ---------------------------------------------------------------------------------------- */
 
-static struct span *add_locked(struct index *ix, const struct span *like, const uint32_t *ids)
+/* Memory whose ids and page table are where they will be. */
+static struct span *span_new(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    struct span *sp = malloc(alloc_bytes(ix, like->kind, like->n_pages)), *parent = like->parent;
-    if (!sp)
-        return NULL;
+    struct span *sp = malloc(alloc_bytes(ix, kind, n_pages));
+    if (sp) {
+        sp->n_pages = n_pages;
+        sp->ids = (uint32_t *)(sp + 1);
+    }
+    return sp;
+}
+
+/* sp: of span_new, its ids filled in. */
+static void add_locked(struct index *ix, struct span *sp, const struct span *like)
+{
+    struct span *parent = like->parent;
     size_t n_ids = (size_t)(like->kind == SPAN_OF_PAGES ? like->n_pages : 1) * ix->page_tokens;
     *sp = *like;
     sp->lost = CS_MISS_EVICTED;
@@ -166,7 +178,6 @@ static struct span *add_locked(struct index *ix, const struct span *like, const 
         sp->first_position = parent->first_position + (sp->parent_ordinal + 1) * ix->page_tokens;
     sp->ids = (uint32_t *)(sp + 1);
     sp->page = sp->ids + n_ids;
-    memcpy(sp->ids, ids, n_ids * sizeof *ids);
     for (uint32_t i = 0; i < sp->n_pages; i++)
         sp->page[i] = ARENA_NO_PAGE;
 
@@ -184,12 +195,15 @@ static struct span *add_locked(struct index *ix, const struct span *like, const 
     }
     ix->n_spans++;
     ix->bytes += bytes_of(ix, sp->kind, sp->n_pages);
-    return sp;
 }
 
-struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
-                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
-                              const uint32_t *ids, uint32_t n_pages)
+struct span *index_span_new(const struct index *ix, uint32_t n_pages)
+{
+    return span_new(ix, SPAN_OF_PAGES, n_pages);
+}
+
+void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
+                           struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant)
 {
     const struct span like = {.kind = SPAN_OF_PAGES,
                               .parent = parent,
@@ -197,8 +211,20 @@ struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t pa
                               .key = key,
                               .parent_key = parent_key,
                               .tenant = *tenant,
-                              .n_pages = n_pages};
-    return add_locked(ix, &like, ids);
+                              .n_pages = made->n_pages};
+    add_locked(ix, made, &like);
+}
+
+struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
+                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
+                              const uint32_t *ids, uint32_t n_pages)
+{
+    struct span *sp = index_span_new(ix, n_pages);
+    if (!sp)
+        return NULL;
+    memcpy(sp->ids, ids, (size_t)n_pages * ix->page_tokens * sizeof *ids);
+    index_add_made_locked(ix, sp, parent, parent_ordinal, parent_key, key, tenant);
+    return sp;
 }
 
 struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, uint32_t ordinal,
@@ -213,9 +239,11 @@ struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, 
                               .parent_key = page_key,
                               .tenant = parent->tenant,
                               .n_pages = n_blocks};
-    struct span *sp = add_locked(ix, &like, parent->ids + (size_t)ordinal * ix->page_tokens);
+    struct span *sp = span_new(ix, SPAN_CHECKPOINT, n_blocks);
     if (!sp)
         return NULL;
+    memcpy(sp->ids, parent->ids + (size_t)ordinal * ix->page_tokens, ix->page_tokens * sizeof *sp->ids);
+    add_locked(ix, sp, &like);
     ix->n_checkpoints++;
     ranks_checkpoints_changed_locked(ix, parent);
     struct span *shallower = ranks_checkpoint_before(sp); /* the end of the path no longer */

@@ -104,6 +104,7 @@ struct index {
     struct heap heaps[HEAP_COUNT];
     struct ranks ranks;
     bool stateful, over_disk; /* of the store */
+    bool loading; /* rows are being linked: nothing is queued, index_requeue_locked does nothing */
     uint32_t heap_capacity;
     struct gone *gone;
     uint32_t n_gone;
@@ -118,6 +119,11 @@ void index_close(struct index *ix);
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
 uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks);
+/* Memory of a span of n_pages pages, not part of the index yet: its ids are to be filled in, then
+ * index_add_made_locked takes it over, or free() ends it. NULL: no memory. Needs no lock. */
+struct span *index_span_new(const struct index *ix, uint32_t n_pages);
+void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
+                           struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant);
 /* Adds a span without bytes in any tier; copies ids. NULL: no memory. */
 struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
                               struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,

@@ -11,9 +11,12 @@
 #include <string.h>
 #include <time.h>
 
+enum { ROWS_AHEAD = 4, PLACES_AHEAD = 16, PAGES_AT_ONCE = 16 };
+
 struct row {
-    struct span_record record; /* ids owned */
+    struct span_record record; /* ids: in `made`; owned by a checkpoint */
     uint64_t disk_bytes;
+    struct span *made; /* memory of the span, its ids in place, until it is linked */
     struct span *span; /* once linked */
 };
 
@@ -39,7 +42,7 @@ struct loader {
     struct page_place *places; /* open addressing */
     size_t n_places;           /* a power of two */
     int64_t now_unix;
-    uint8_t *maybe_parent; /* a byte a place: one bit a key, by hash */
+    uint64_t *maybe_parent; /* a byte a place: two bits a key, in one word, by hash */
 };
 
 struct loader *loader_new(struct cs_store *s)
@@ -53,8 +56,11 @@ struct loader *loader_new(struct cs_store *s)
 void loader_on_restart(void *ctx)
 {
     struct loader *l = ctx;
-    for (size_t i = 0; i < l->n_rows; i++)
-        free((void *)l->rows[i].record.ids);
+    for (size_t i = 0; i < l->n_rows; i++) {
+        free(l->rows[i].made);
+        if (l->rows[i].record.kind == RECORD_CHECKPOINT)
+            free((void *)l->rows[i].record.ids);
+    }
     for (size_t i = 0; i < l->n_notes; i++)
         free((void *)l->notes[i].record.notes);
     l->n_rows = l->n_notes = 0;
@@ -87,15 +93,20 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
     if (!list_reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
         return CS_ENOMEM;
     /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
-    bool sound = is_sound(l->s, r);
-    size_t id_bytes = (size_t)(r->kind == RECORD_CHECKPOINT ? 1 : r->n_pages) * pt * sizeof *r->ids;
-    uint32_t *ids = sound ? malloc(id_bytes) : NULL;
-    if (sound && !ids)
-        return CS_ENOMEM;
-    if (sound)
+    struct row row = {.record = *r, .disk_bytes = disk_bytes};
+    row.record.ids = NULL;
+    if (is_sound(l->s, r)) {
+        /* The ids of a span are copied once, to where they stay. */
+        size_t id_bytes = (size_t)(r->kind == RECORD_CHECKPOINT ? 1 : r->n_pages) * pt * sizeof *r->ids;
+        if (r->kind != RECORD_CHECKPOINT)
+            row.made = index_span_new(&l->s->index, r->n_pages);
+        uint32_t *ids = row.made ? row.made->ids : r->kind == RECORD_CHECKPOINT ? malloc(id_bytes) : NULL;
+        if (!ids)
+            return CS_ENOMEM;
         memcpy(ids, r->ids, id_bytes);
-    l->rows[l->n_rows] = (struct row){.record = *r, .disk_bytes = disk_bytes};
-    l->rows[l->n_rows++].record.ids = ids;
+        row.record.ids = ids;
+    }
+    l->rows[l->n_rows++] = row;
     return CS_OK;
 }
 
@@ -142,10 +153,30 @@ static struct page_place *place_of(struct loader *l, struct cs_key key)
     return &l->places[at];
 }
 
-static uint8_t *parent_bit(const struct loader *l, struct cs_key key, uint8_t *mask)
+static uint64_t *parent_word(const struct loader *l, struct cs_key key)
 {
-    *mask = (uint8_t)(1u << (key.hi & 7));
-    return &l->maybe_parent[key.hi >> 3 & (l->n_places - 1)];
+    return &l->maybe_parent[key.hi >> 12 & (l->n_places / sizeof(uint64_t) - 1)];
+}
+
+static uint64_t parent_bits(struct cs_key key)
+{
+    return 1ull << (key.hi & 63) | 1ull << (key.hi >> 6 & 63);
+}
+
+/* Pages [first, first + n) of the span, whose keys these are, may be the parents that rows name. */
+static void offer_parents(struct loader *l, struct span *sp, uint32_t first, const struct cs_key *keys,
+                          uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bits = parent_bits(keys[i]);
+        if ((*parent_word(l, keys[i]) & bits) != bits)
+            continue;
+        struct page_place *at = place_of(l, keys[i]);
+        if (at->wanted) {
+            at->span = sp;
+            at->ordinal = first + i;
+        }
+    }
 }
 
 static struct span *link_checkpoint(struct loader *l, const struct span_record *r)
@@ -167,9 +198,10 @@ static struct span *link_checkpoint(struct loader *l, const struct span_record *
     return c;
 }
 
-static struct span *link_span(struct loader *l, const struct span_record *r)
+static struct span *link_span(struct loader *l, struct row *row)
 {
     struct cs_store *s = l->s;
+    const struct span_record *r = &row->record;
     uint32_t pt = s->page_tokens;
     struct span *parent = NULL;
     uint32_t ordinal = 0;
@@ -186,18 +218,18 @@ static struct span *link_span(struct loader *l, const struct span_record *r)
     struct cs_key first = key_next(key, r->ids, pt);
     if (!key_equal(first, r->key) || index_find_locked(&s->index, parent, ordinal, first, &r->tenant, r->ids))
         return NULL;
-    struct span *sp =
-        index_add_locked(&s->index, parent, ordinal, key, first, &r->tenant, r->ids, r->n_pages);
-    if (!sp)
-        return NULL;
-    for (uint32_t i = 0; i < r->n_pages; i++) {
-        key = key_next(key, r->ids + (size_t)i * pt, pt);
-        uint8_t mask;
-        struct page_place *at = *parent_bit(l, key, &mask) & mask ? place_of(l, key) : NULL;
-        if (at && at->wanted) {
-            at->span = sp;
-            at->ordinal = i;
+    struct span *sp = row->made;
+    row->made = NULL;
+    index_add_made_locked(&s->index, sp, parent, ordinal, key, first, &r->tenant);
+    /* Some at a time: the words that they look at are asked for before the first is looked at. */
+    for (uint32_t from = 0, n; from < r->n_pages; from += n) {
+        struct cs_key keys[PAGES_AT_ONCE];
+        n = r->n_pages - from < PAGES_AT_ONCE ? r->n_pages - from : PAGES_AT_ONCE;
+        for (uint32_t i = 0; i < n; i++) {
+            key = keys[i] = from + i == 0 ? first : key_next(key, r->ids + (size_t)(from + i) * pt, pt);
+            __builtin_prefetch(parent_word(l, key));
         }
+        offer_parents(l, sp, from, keys, n);
     }
     return sp;
 }
@@ -208,7 +240,7 @@ static struct span *link_row(struct loader *l, struct row *row)
     const struct span_record *r = &row->record;
     struct span *sp = NULL;
     if (r->ids)
-        sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, r) : link_span(l, r);
+        sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, r) : link_span(l, row);
     if (!sp)
         return NULL;
     sp->id = r->id;
@@ -223,6 +255,25 @@ static struct span *link_row(struct loader *l, struct row *row)
         s->index.last_tick = sp->last_used;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
     return sp;
+}
+
+/* Rows lie in memory in another order than they are linked in, and tables are many times as large as a cache:
+ * what the next rows will look at is asked for ahead. */
+static void link_ahead(const struct loader *l, size_t i)
+{
+    enum { LINE_BYTES = 64 };
+    if (i >= l->n_rows)
+        return;
+    const struct index *ix = &l->s->index;
+    const struct row *row = &l->rows[i];
+    __builtin_prefetch(&l->places[row->record.parent.lo & (l->n_places - 1)]);
+    __builtin_prefetch(&ix->buckets[row->record.key.lo & ix->bucket_mask]);
+    if (!row->made)
+        return;
+    const char *from = (const char *)row->made,
+               *end = (const char *)(row->record.ids + (size_t)row->record.n_pages * ix->page_tokens);
+    for (; from < end; from += LINE_BYTES)
+        __builtin_prefetch(from);
 }
 
 static void link_notes(struct loader *l)
@@ -276,15 +327,21 @@ int loader_finish_locked(struct loader *l)
     for (size_t i = 0; i < l->n_rows; i++)
         if (l->rows[i].record.first_position > 0) {
             struct cs_key parent = l->rows[i].record.parent;
-            uint8_t mask;
-            *parent_bit(l, parent, &mask) |= mask;
+            if (i + PLACES_AHEAD < l->n_rows)
+                __builtin_prefetch(&l->places[l->rows[i + PLACES_AHEAD].record.parent.lo & (l->n_places - 1)],
+                                   1);
+            *parent_word(l, parent) |= parent_bits(parent);
             *place_of(l, parent) = (struct page_place){.key = parent, .wanted = true};
         }
     if (l->n_rows > 0)
         qsort(l->rows, l->n_rows, sizeof *l->rows, compare_rows);
-    for (size_t i = 0; i < l->n_rows; i++)
+    /* Who may leave is asked once all are there: nearly every span is a leaf until its child comes. */
+    s->index.loading = true;
+    for (size_t i = 0; i < l->n_rows; i++) {
+        link_ahead(l, i + ROWS_AHEAD);
         if (s->index.n_spans < s->index.heap_capacity)
             l->rows[i].span = link_row(l, &l->rows[i]);
+    }
     for (size_t i = l->n_rows; i-- > 0;) {
         struct span *sp = l->rows[i].span;
         if (!sp)
@@ -292,9 +349,14 @@ int loader_finish_locked(struct loader *l)
         else if (sp->parent && sp->parent->last_used < sp->last_used)
             index_touch_locked(&s->index, sp->parent, sp->last_used);
     }
-    if (l->n_rows > 0)
+    s->index.loading = false;
+    for (size_t i = 0; i < l->n_rows; i++)
+        if (l->rows[i].span)
+            index_requeue_locked(&s->index, l->rows[i].span);
+    if (l->n_notes > 0) {
         qsort(l->rows, l->n_rows, sizeof *l->rows, compare_ids);
-    link_notes(l);
+        link_notes(l);
+    }
     /* Budgets may be smaller than they were. */
     room_for_index_locked(s, 0);
     room_for_disk_locked(s, 0);
