@@ -52,7 +52,7 @@ INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
             }
             vf key = vf_from_kv(dtype, k[n], (size_t)d * PAGE);
             UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
-                vf_fma(vf_set1(q[i * KN_QUERY_STRIDE + d]), key, sum[i * N + n]);
+                vf_fma(vf_set1(q[(size_t)i * KN_QUERY_STRIDE + d]), key, sum[i * N + n]);
         }
     }
     UNROLL for (unsigned i = 0; i < Q; i++) UNROLL for (unsigned n = 0; n < N; n++)
@@ -116,7 +116,7 @@ INLINE void values_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
             {
                 vf value = vf_from_kv(dtype, v, element + n * 16);
                 UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
-                    vf_fma(vf_set1(p[i * KN_SCORE_STRIDE + t]), value, sum[i * N + n]);
+                    vf_fma(vf_set1(p[(size_t)i * KN_SCORE_STRIDE + t]), value, sum[i * N + n]);
             }
         }
     }

@@ -122,7 +122,7 @@ static void quantize(const float *x, size_t ldx, unsigned rows, unsigned height,
 INLINE void prefetch_group(const uint8_t *p, uint32_t bytes)
 {
     for (uint32_t line = 0; line < bytes; line += 64)
-        __builtin_prefetch((const void *)((uintptr_t)p + PREFETCH_BYTES + line));
+        prefetch(p, PREFETCH_BYTES + line);
 }
 
 INLINE vf load_scales(const struct kn_matrix *m, const uint8_t *p)

@@ -38,6 +38,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #endif
 
+/* Ask for the cache line `bytes` behind p, which may lie outside of what p points into: then nothing happens.
+ */
+INLINE void prefetch(const void *p, size_t bytes)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + bytes));
+}
+
 /* kn_expf in each lane */
 INLINE vf vf_exp(vf x)
 {
