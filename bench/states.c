@@ -4,13 +4,14 @@
  *
  *     states --model FILE [--threads N] [--chunk N] [--kv-cache-dtype f16|bf16|f32] [--only LIST]
  *            [--disk DIR] [--tokens N] [--rounds N] [--warm N] [--user N] [--other N] [--short N]
- *            [--n-short N]
+ *            [--n-short N] [--room PERCENT]
  *
  *   messages    the same --tokens ids as 4, 30, 120 and 240 messages: time to first token cold and warm,
  *               forwards, copies, checkpoints, bytes. --rounds rounds; in each 4 and 240 stand side by side
  *               and change places, with --warm warm questions; 30 and 120 in the first round only
  *   restart     the same from disk after closing and opening again: needs --disk
- *   retention   a user of --user tokens comes back after others of --other tokens, and --n-short of --short
+ *   retention   a user of --user tokens comes back after others of --other tokens, and --n-short of --short;
+ *               the arena has --room per cent of what all of them take (under 100 only budgets are claimed)
  *   turnover    one arena under a load of pages, then of checkpoints, then of pages
  *
  * LIST names some of them with commas between; without it all of them run. The ids are the same in every
@@ -280,7 +281,7 @@ static int usage(const char *message)
         stderr,
         "states: %s\nusage: states --model FILE [--threads N] [--chunk N] [--kv-cache-dtype f16|bf16|f32]\n"
         "              [--only messages,restart,retention,turnover] [--disk DIR] [--tokens N] [--rounds N]\n"
-        "              [--warm N] [--user N] [--other N] [--short N] [--n-short N]\n",
+        "              [--warm N] [--user N] [--other N] [--short N] [--n-short N] [--room PERCENT]\n",
         message);
     return 2;
 }
@@ -331,15 +332,23 @@ static const char *parse(int argc, char **argv, struct settings *s)
                    {200, 1u << 20, &s->user_tokens},
                    {300, 1u << 20, &s->other_tokens},
                    {3, 1u << 20, &s->short_tokens},
-                   {0, 100000, &s->n_short}};
-    static const struct option options[] = {
-        {"model", required_argument, NULL, MODEL},         {"only", required_argument, NULL, ONLY},
-        {"disk", required_argument, NULL, DISK},           {"kv-cache-dtype", required_argument, NULL, DTYPE},
-        {"threads", required_argument, NULL, NUMBERS},     {"chunk", required_argument, NULL, NUMBERS + 1},
-        {"tokens", required_argument, NULL, NUMBERS + 2},  {"rounds", required_argument, NULL, NUMBERS + 3},
-        {"warm", required_argument, NULL, NUMBERS + 4},    {"user", required_argument, NULL, NUMBERS + 5},
-        {"other", required_argument, NULL, NUMBERS + 6},   {"short", required_argument, NULL, NUMBERS + 7},
-        {"n-short", required_argument, NULL, NUMBERS + 8}, {NULL, 0, NULL, 0}};
+                   {0, 100000, &s->n_short},
+                   {5, 100, &s->room}};
+    static const struct option options[] = {{"model", required_argument, NULL, MODEL},
+                                            {"only", required_argument, NULL, ONLY},
+                                            {"disk", required_argument, NULL, DISK},
+                                            {"kv-cache-dtype", required_argument, NULL, DTYPE},
+                                            {"threads", required_argument, NULL, NUMBERS},
+                                            {"chunk", required_argument, NULL, NUMBERS + 1},
+                                            {"tokens", required_argument, NULL, NUMBERS + 2},
+                                            {"rounds", required_argument, NULL, NUMBERS + 3},
+                                            {"warm", required_argument, NULL, NUMBERS + 4},
+                                            {"user", required_argument, NULL, NUMBERS + 5},
+                                            {"other", required_argument, NULL, NUMBERS + 6},
+                                            {"short", required_argument, NULL, NUMBERS + 7},
+                                            {"n-short", required_argument, NULL, NUMBERS + 8},
+                                            {"room", required_argument, NULL, NUMBERS + 9},
+                                            {NULL, 0, NULL, 0}};
     static const char *const dtypes[] = {[KN_KV_F16] = "f16", [KN_KV_BF16] = "bf16", [KN_KV_F32] = "f32"};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         bool ok = false;
@@ -380,6 +389,7 @@ int main(int argc, char **argv)
                          .other_tokens = 3500,
                          .short_tokens = 96,
                          .n_short = 200,
+                         .room = 100,
                          .dtype = KN_KV_F16,
                          .messages = true,
                          .restart = true,

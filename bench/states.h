@@ -17,7 +17,7 @@
 struct settings {
     const char *model, *disk_dir;
     unsigned threads;
-    uint32_t chunk, tokens, rounds, warm_rounds, user_tokens, other_tokens, short_tokens, n_short;
+    uint32_t chunk, tokens, rounds, warm_rounds, user_tokens, other_tokens, short_tokens, n_short, room;
     enum kn_kv_dtype dtype;
     bool messages, restart, retention, turnover;
 };

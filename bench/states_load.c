@@ -68,6 +68,7 @@ void bench_retention(const struct settings *s, const struct geometry *g)
     for (size_t i = 0; i < N; i++)
         blocks += crowd[i].talks * talk_blocks(g, crowd[i].tokens) + 2 * talk_blocks(g, s->user_tokens + 64);
 
+    blocks = blocks * s->room / 100;
     struct eng_engine *e = engine_open(s, g, blocks, NULL);
     struct watch *w = watch_start(e);
     struct talk users[N];
@@ -78,10 +79,12 @@ void bench_retention(const struct settings *s, const struct geometry *g)
         ask(e, (uint32_t)i + 1, &users[i], &a);
         tenant++;
     }
-    printf("\n## Who comes back\n\nA user with %u tokens in %u messages; others come meanwhile (%u tokens "
-           "each, the "
-           "short ones %u). Reused tokens; kept: what the same questions reuse before anybody else came.\n\n",
-           s->user_tokens, USER_MESSAGES, s->other_tokens, s->short_tokens);
+    printf(
+        "\n## Who comes back\n\nA user with %u tokens in %u messages; others come meanwhile (%u tokens "
+        "each, the "
+        "short ones %u); the arena has %u %% of the blocks that all of them may take. Reused tokens; kept: "
+        "what the same questions reuse before anybody else came.\n\n",
+        s->user_tokens, USER_MESSAGES, s->other_tokens, s->short_tokens, s->room);
     printf(
         "| others meanwhile | %s: reused | kept | grid allows | %s: reused | kept | grid allows | %s: reused "
         "| kept | grid allows |\n|---|---|---|---|---|---|---|---|---|---|\n",
@@ -106,11 +109,11 @@ void bench_retention(const struct settings *s, const struct geometry *g)
             printf("| %s |", crowd[i].name);
         for (size_t k = 0; k < N_QUESTIONS; k++) {
             printf(" %u | %u | %u |", got[k], kept[k], ideal[k]);
-            claim(got[k] >= kept[k], "%s after %s: %u tokens reused, %u are kept", questions[k],
-                  crowd[i].name, got[k], kept[k]);
+            claim(s->room < 100 || got[k] >= kept[k], "%s after %s: %u tokens reused, %u are kept",
+                  questions[k], crowd[i].name, got[k], kept[k]);
         }
-        claim(got[SAME] == ideal[SAME], "the same prompt after %s: %u of %u tokens reused", crowd[i].name,
-              got[SAME], ideal[SAME]);
+        claim(s->room < 100 || got[SAME] == ideal[SAME], "the same prompt after %s: %u of %u tokens reused",
+              crowd[i].name, got[SAME], ideal[SAME]);
         printf("\n");
         talk_free(&users[i]);
     }
