@@ -25,24 +25,30 @@ static float *logits_of(const char *architecture, uint32_t type, bool plain)
     return logits;
 }
 
+static void compare_with_twin(const char *architecture, uint32_t type)
+{
+    float *ours = logits_of(architecture, type, false), *twin = logits_of(architecture, type, true);
+    float largest = 0, furthest = 0;
+    for (size_t k = 0; k < (size_t)N * TINY_VOCAB; k++) {
+        assert_true(isfinite(ours[k]));
+        largest = fmaxf(largest, fabsf(twin[k]));
+        furthest = fmaxf(furthest, fabsf(ours[k] - twin[k]));
+    }
+    /* int16 activations: one part in 65,534 of a block's largest, a product. */
+    if (furthest > 1e-3F * largest || !(largest > 0.1F))
+        fail_msg("%s in %s: off by %g of %g", architecture, fmt_type_name(type), (double)furthest,
+                 (double)largest);
+    free(ours);
+    free(twin);
+}
+
+/* Each type in two architectures, each architecture in at least three types. */
 static void every_type_gives_what_its_dequantised_twin_gives(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        const char *architecture = i % 2 ? "llama" : "qwen2";
-        float *ours = logits_of(architecture, types[i], false),
-              *twin = logits_of(architecture, types[i], true);
-        float largest = 0, furthest = 0;
-        for (size_t k = 0; k < (size_t)N * TINY_VOCAB; k++) {
-            assert_true(isfinite(ours[k]));
-            largest = fmaxf(largest, fabsf(twin[k]));
-            furthest = fmaxf(furthest, fabsf(ours[k] - twin[k]));
-        }
-        /* int16 activations: one part in 65,534 of a block's largest, a product. */
-        if (furthest > 1e-3F * largest || !(largest > 0.1F))
-            fail_msg("%s: off by %g of %g", fmt_type_name(types[i]), (double)furthest, (double)largest);
-        free(ours);
-        free(twin);
+        compare_with_twin(tiny_architectures[i % TINY_ARCHITECTURES], types[i]);
+        compare_with_twin(tiny_architectures[(i + 3) % TINY_ARCHITECTURES], types[i]);
     }
 }
 
@@ -170,6 +176,38 @@ static bool same(struct print a, struct print b)
     return memcmp(a.bytes, b.bytes, sizeof a.bytes) == 0;
 }
 
+static void set_u32(struct gguf_writer *w, const char *key, uint32_t v)
+{
+    gguf_u32(w, key, v);
+}
+
+static void set_theta(struct gguf_writer *w, const char *key, uint32_t v)
+{
+    gguf_f32(w, key, (float)v);
+}
+
+/* Keys of the newer architectures that change no tensor's shape: each gives another fingerprint. */
+static void check_more_fingerprints(void)
+{
+    static const struct {
+        const char *architecture, *key;
+        void (*set)(struct gguf_writer *w, const char *key, uint32_t v);
+        uint32_t v;
+    } changes[] = {{"gemma3", "gemma3.attention.sliding_window", set_u32, TINY_WINDOW + 1},
+                   {"gemma3", "gemma3.attention.sliding_window_pattern", set_u32, 4},
+                   {"gemma3", "gemma3.rope.freq_base_swa", set_theta, 20000},
+                   {"qwen35", "qwen35.rope.dimension_count", set_u32, 16},
+                   {"qwen3next", "qwen3next.expert_used_count", set_u32, 3}};
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        struct gguf_writer *w = tiny_model(changes[i].architecture, FMT_F32, 64, false);
+        const struct print before = fingerprint(w, 1, KN_KV_F16);
+        changes[i].set(w, changes[i].key, changes[i].v);
+        if (same(before, fingerprint(w, 1, KN_KV_F16)))
+            fail_msg("%s changes nothing in the fingerprint", changes[i].key);
+        gguf_writer_free(w);
+    }
+}
+
 static void the_fingerprint_names_what_kv_depends_on(void **state)
 {
     (void)state;
@@ -188,6 +226,8 @@ static void the_fingerprint_names_what_kv_depends_on(void **state)
     gguf_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-6F);
     assert_false(same(base, fingerprint(w, 1, KN_KV_F16)));
     gguf_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
+
+    check_more_fingerprints();
 
     /* One bit of one weight. */
     size_t len;
