@@ -173,7 +173,7 @@ static int add_layer(struct load *l, const struct eng_model_desc *d, const struc
                                         &y->in[3])) != ENG_OK)
         return rc;
     if (d->n_experts > 0) {
-        y->experts = calloc(3 * (size_t)d->n_experts, sizeof *y->experts);
+        y->experts = calloc(3 * (size_t)d->n_experts, sizeof(void *));
         if (!y->experts)
             return ENG_ENOMEM;
         if ((rc = add_experts(l, t[LT_EXPERTS_GATE], y->experts, 3)) != ENG_OK ||
