@@ -269,7 +269,7 @@ void ranks_update_locked(struct index *ix, struct span *sp)
 {
     double value = 0;
     unsigned class;
-    uint32_t i = sp->n_pages;
+    uint32_t i = sp->n_device > 0 ? sp->n_pages : 0;
     while (i > 0 && sp->page[i - 1] == ARENA_NO_PAGE)
         i--;
     bool unused = i > 0 && sp->disk != SPAN_DISK_WRITING;
