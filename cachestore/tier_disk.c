@@ -344,19 +344,25 @@ out:
     pthread_mutex_unlock(&t->lock);
 }
 
+static struct timespec in_ms(uint32_t ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += ms / 1000;
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
 void tier_disk_settle(struct tier_disk *t, uint32_t deadline_ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += deadline_ms / 1000;
-    until.tv_nsec += (long)(deadline_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&t->lock);
+    struct timespec until = in_ms(deadline_ms);
     int rc = 0;
-    while (!t->deletes_idle && rc == 0)
+    pthread_mutex_lock(&t->lock);
+    while (!t->deletes_idle && rc == 0 && atomic_load(&t->catalog_state) == CATALOG_FINE)
         rc = pthread_cond_timedwait(&t->changed, &t->lock, &until);
     pthread_mutex_unlock(&t->lock);
 }

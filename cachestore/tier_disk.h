@@ -156,8 +156,9 @@ void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct 
 /* Note a use, persisted in batches. */
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix);
 
-/* Waits until all that was to be deleted is gone and its room given back, at most deadline_ms: after it, what
- * is on disk fits a budget that was lowered. For the opener; not from a completion. */
+/* Waits until all that was to be deleted is gone and its room given back, at most deadline_ms, and not where
+ * the catalogue cannot be written: after it, what is on disk fits a budget that was lowered. For the opener;
+ * not from a completion. */
 void tier_disk_settle(struct tier_disk *t, uint32_t deadline_ms);
 /* Sync what was written and commit its rows soon rather than by the timer. */
 void tier_disk_kick(struct tier_disk *t);

@@ -616,7 +616,7 @@ void *tier_io_main(void *arg)
         bool quit = inbox_empty && t->closing && all_done(t);
         t->io_sleeps = inbox_empty && !more;
         bool idle = t->in_deletes == NULL && t->row_deletes == NULL && !t->deleting && t->n_dying == 0;
-        if (idle && !t->deletes_idle)
+        if ((idle && !t->deletes_idle) || t->deletes_at_ms > 0) /* somebody may wait for it in vain */
             pthread_cond_broadcast(&t->changed);
         t->deletes_idle = idle;
         pthread_mutex_unlock(&t->lock);

@@ -437,6 +437,15 @@ bool has_warned(void *rig)
     return warned;
 }
 
+bool deletes_done(void *rig)
+{
+    struct tier_disk *t = ((struct rig *)rig)->tier;
+    pthread_mutex_lock(&t->lock);
+    bool done = t->deletes_idle;
+    pthread_mutex_unlock(&t->lock);
+    return done;
+}
+
 static int count_row(void *ctx, const struct catalog_row *row)
 {
     (void)row;

@@ -102,8 +102,9 @@ void files_unlimit(void);
 /* With a limit that the catalogue's log has passed, thanks to a note of this record: its next batch fails,
  * other files can be made. */
 void log_beyond_limit(struct rig *r, struct record_id owner);
-/* For wait_until: the tier has logged a warning. */
+/* For wait_until: the tier has logged a warning; no delete is under way or to be tried again. */
 bool has_warned(void *rig);
+bool deletes_done(void *rig);
 /* Rows of one kind in a store that is closed. */
 unsigned rig_rows(struct rig *r, enum catalog_kind kind);
 /* Polls cond until it holds; false after 20 s. */

@@ -108,7 +108,7 @@ static void test_full_file_system_drops_writes_until_there_is_room(void **state)
     assert_int_equal(get(&r, first, 1, 12), TIER_OK);
     tier_disk_delete(r.tier, second); /* tried again until it can be written */
     atomic_store(&r.tier->catalog_reserve, reserve);
-    tier_disk_settle(r.tier, 60000);
+    assert_true(wait_until(deletes_done, &r));
     enum tier_result result = TIER_EFULL;
     for (int tries = 0; tries < 10000 && result == TIER_EFULL; tries++) {
         struct span_io *s = span_make(&r, 3, 12);
@@ -140,7 +140,7 @@ static void test_failed_delete_is_tried_again(void **state)
     bool warned = wait_until(has_warned, &r);
     files_unlimit();
     assert_true(warned);
-    tier_disk_settle(r.tier, 60000);
+    assert_true(wait_until(deletes_done, &r));
     assert_int_equal(rig_stats(&r).disk_spans, n - 10);
     for (uint32_t i = 0; i < 10; i++)
         put(&r, 1000 + i, 12);

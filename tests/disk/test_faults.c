@@ -9,13 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FAILED_MAX = 256, HELD_MAX = 16 };
+
 struct faulty {
     struct io_engine base;
     struct io_engine *inner;
-    struct io_op *failed[256];
-    int result[256];
+    struct io_op *failed[FAILED_MAX];
+    int result[FAILED_MAX];
     unsigned n_failed;
-    struct io_op *held[16];
+    struct io_op *held[HELD_MAX];
     unsigned n_held;
 };
 
@@ -37,7 +39,7 @@ static int faulty_submit(struct io_engine *e, struct io_op *op)
     struct faulty *f = (struct faulty *)e;
     f->inner->complete = f->base.complete;
     f->inner->ctx = f->base.ctx;
-    if (f->n_failed == sizeof f->failed / sizeof *f->failed)
+    if (f->n_failed == FAILED_MAX)
         return -EAGAIN;
     atomic_int *count = op->kind == IO_SYNC ? &fail_sync : op->kind == IO_READ ? &fail_read : &fail_write;
     if (take(count)) {
@@ -45,7 +47,7 @@ static int faulty_submit(struct io_engine *e, struct io_op *op)
         f->failed[f->n_failed++] = op;
         return 0;
     }
-    if (op->kind == IO_READ && atomic_load(&hold_reads) && f->n_held < sizeof f->held / sizeof *f->held) {
+    if (op->kind == IO_READ && atomic_load(&hold_reads) && f->n_held < HELD_MAX) {
         f->held[f->n_held++] = op;
         atomic_store(&reads_held, f->n_held);
         return 0;
@@ -250,7 +252,7 @@ static void test_failed_delete_meets_a_reader(void **state)
     assert_int_equal(span_wait(s), TIER_OK);
     assert_true(span_bytes_right(s));
     span_free(s);
-    tier_disk_settle(r.tier, 60000);
+    assert_true(wait_until(deletes_done, &r));
     assert_int_equal(rig_stats(&r).disk_spans, 1);
     assert_int_equal(tier_disk_free_bytes(r.tier),
                      all - (int64_t)tier_disk_record_bytes(r.tier, RECORD_SPAN, 12));
