@@ -73,15 +73,13 @@ void eng_call_abandon(struct eng_call *c)
         eng_cancel(atomic_load(&c->server->engine), id);
 }
 
-bool eng_call_cancel(struct eng_call *c, bool always)
+bool eng_call_take_cancel(struct eng_call *c, bool always, eng_request_id *id)
 {
     pthread_mutex_lock(&c->lock);
     bool cancel = c->submitted && !c->done && !c->cancelled && (always || !c->begun);
     c->cancelled |= cancel;
-    eng_request_id id = c->request_id;
+    *id = c->request_id;
     pthread_mutex_unlock(&c->lock);
-    if (cancel)
-        eng_cancel(atomic_load(&c->server->engine), id);
     return cancel;
 }
 

@@ -164,9 +164,9 @@ struct eng_call *eng_call_ref(struct eng_call *c);
 void eng_call_unref(struct eng_call *c);
 /* The client is gone, too slow, or the server stops: ends the work for it and wakes its connection. */
 void eng_call_abandon(struct eng_call *c);
-/* The server stops: cancels the call's work, whose end is then reported to the client as a failure; true if
- * that was still to be done. Without `always`, only where the reply has not begun. */
-bool eng_call_cancel(struct eng_call *c, bool always);
+/* The server stops: true, once a call, where its work is to be cancelled in the engine; the end of that is
+ * then reported to the client as a failure. Without `always`, only where the reply has not begun. */
+bool eng_call_take_cancel(struct eng_call *c, bool always, eng_request_id *id);
 /* HTTP is through with the call: no more resumes. Abandons work that is not done. */
 void eng_call_detach(struct eng_call *c);
 void eng_call_resume_locked(struct eng_call *c);

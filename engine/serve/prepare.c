@@ -242,10 +242,9 @@ static int submit(struct eng_engine *e, struct eng_call *c, struct eng_api_reque
     if (r->stream)
         eng_call_resume_locked(c); /* the headers go out now, whatever the prompt takes */
     pthread_mutex_unlock(&c->lock);
-    if (cancel)
+    /* Where the server stops it may have begun after the others were cancelled. */
+    if (cancel || (atomic_load(&c->server->draining) && eng_call_take_cancel(c, false, &id)))
         eng_cancel(e, id);
-    else if (atomic_load(&c->server->draining)) /* it began after the others were cancelled */
-        eng_call_cancel(c, false);
     return 0;
 }
 

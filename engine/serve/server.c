@@ -250,21 +250,18 @@ uint16_t eng_server_port(const struct eng_server *s)
 /* Cancels the calls whose reply has not begun; all: every one that is not done. */
 static void cancel_calls(struct eng_server *s, bool all)
 {
-    struct eng_call **calls = NULL;
-    size_t n = 0, cap = 0;
+    size_t n = 0, most = 0;
     pthread_mutex_lock(&s->lock);
     for (struct eng_conn *conn = s->conns; conn; conn = conn->next)
-        cap += conn->call != NULL;
-    calls = cap ? calloc(cap, sizeof *calls) : NULL;
-    for (struct eng_conn *conn = s->conns; conn && calls; conn = conn->next)
-        if (conn->call)
-            calls[n++] = eng_call_ref(conn->call);
+        most += conn->call != NULL;
+    eng_request_id *ids = most ? calloc(most, sizeof *ids) : NULL;
+    for (struct eng_conn *conn = s->conns; conn && ids; conn = conn->next)
+        if (conn->call && eng_call_take_cancel(conn->call, all, &ids[n]))
+            n++;
     pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < n; i++) { /* not under the lock: it calls the engine */
-        eng_call_cancel(calls[i], all);
-        eng_call_unref(calls[i]);
-    }
-    free(calls);
+    for (size_t i = 0; i < n; i++) /* not under the lock: it calls the engine */
+        eng_cancel(atomic_load(&s->engine), ids[i]);
+    free(ids);
 }
 
 static bool is_answering_locked(const struct eng_server *s)
