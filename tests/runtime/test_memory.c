@@ -115,19 +115,32 @@ static int take_turn(struct eng_engine *e, const char *text, struct turn *t)
     return t->result;
 }
 
-static char *model_path(void)
+/* A dense model, one with windows, one with recurrent state. */
+static const struct {
+    const char *variable, *file, *chat_template;
+} models[] = {
+    {"ISOTHERM_TEST_MODELS", "qwen2-q8_0.gguf", NULL},
+    {"ISOTHERM_TEST_DATA", "golden/gemma3.gguf", "gemma"},
+    {"ISOTHERM_TEST_DATA", "golden/qwen35.gguf", "chatml"},
+};
+#define N_MODELS (sizeof models / sizeof models[0])
+
+static struct eng_config config_of(size_t m)
 {
     static char path[1024];
-    const char *folder = getenv("ISOTHERM_TEST_MODELS");
+    const char *folder = getenv(models[m].variable);
     assert_non_null(folder);
-    snprintf(path, sizeof path, "%s/qwen2-q8_0.gguf", folder);
-    return path;
+    snprintf(path, sizeof path, "%s/%s", folder, models[m].file);
+    return (struct eng_config){.model_path = path,
+                               .threads = 1,
+                               .max_concurrency = 4,
+                               .kv_cache_bytes = 200 * 8192,
+                               .chat_template = models[m].chat_template};
 }
 
-static void a_turn_survives_each_failure(void **state)
+static void a_turn_survives_each_failure_of(size_t m)
 {
-    (void)state;
-    struct eng_config c = {.model_path = model_path(), .threads = 1, .kv_cache_bytes = 100 * 8192};
+    struct eng_config c = config_of(m);
     struct eng_engine *e = NULL;
     struct turn reference;
     struct turn t;
@@ -161,10 +174,16 @@ static void a_turn_survives_each_failure(void **state)
     eng_engine_close(e, 1000);
 }
 
-static void opening_fails_cleanly(void **state)
+static void a_turn_survives_each_failure(void **state)
 {
     (void)state;
-    struct eng_config c = {.model_path = model_path(), .threads = 1, .kv_cache_bytes = 100 * 8192};
+    for (size_t m = 0; m < N_MODELS; m++)
+        a_turn_survives_each_failure_of(m);
+}
+
+static void opening_fails_cleanly_with(size_t m)
+{
+    struct eng_config c = config_of(m);
     for (long k = 0;; k = k < 60 ? k + 1 : k + 1 + k / 10) {
         struct eng_engine *e = NULL;
         char err[300] = "";
@@ -182,6 +201,13 @@ static void opening_fails_cleanly(void **state)
             return;
         }
     }
+}
+
+static void opening_fails_cleanly(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < N_MODELS; m++)
+        opening_fails_cleanly_with(m);
 }
 
 int main(void)
