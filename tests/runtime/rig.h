@@ -56,6 +56,9 @@ struct eng_config rig_golden(const char *model, uint64_t kv_bytes);
 struct eng_engine *rig_open(const struct eng_config *c);
 void rig_close(struct eng_engine *e);
 
+/* Sanitizers make everything some ten times slower: of a long list of cases, one in so many is taken. */
+size_t rig_stride(void);
+
 /* n ids of ordinary tokens, the same for the same seed; the caller frees. */
 uint32_t *rig_ids(uint64_t seed, size_t n);
 

@@ -126,12 +126,12 @@ static void every_boundary_resumes_with_the_bits_of_cold(void **state)
 {
     (void)state;
     static const uint32_t chunks[] = {1, 7, 64, 100, 512, 4096};
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         struct rig_chat c;
         struct truth t;
         rig_chat_make(m, MESSAGES, 45, 9, 47, &c);
         learn_truth(models[m], &c, &t);
-        for (size_t i = 0; i < N(chunks); i++) {
+        for (size_t i = 0; i < N(chunks); i += 2 * rig_stride() - 1) {
             struct eng_config config = rig_golden(models[m], KV_BYTES);
             config.prefill_chunk = chunks[i];
             config.store_shape = &keep_all;
@@ -154,7 +154,7 @@ static void neighbours_cannot_be_felt(void **state)
 {
     (void)state;
     enum { OTHERS = 3 };
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         struct rig_chat c;
         struct truth t;
         rig_chat_make(m, MESSAGES, 45, 9, 47, &c);
@@ -206,7 +206,7 @@ static void preempted_chats_have_the_bits_they_have_alone(void **state)
     (void)state;
     enum { CHATS = 4, PROMPT = 140, REPLY = 600, CONTEXT = 744 };
     static const uint32_t more_blocks[] = {0, 40, 80};
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         struct eng_config config = rig_golden(models[m], KV_BYTES);
         struct eng_engine *e = rig_open(&config);
         struct rig_call alone[CHATS];
