@@ -297,8 +297,9 @@ static void check_shape(const struct kn_delta_shape *s)
             assert_memory_equal(states[k], state, l.state_bytes);
         }
         assert_memory_equal(states[2], talks[0].live, l.state_bytes); /* live memory begins with it */
-        bool slow = i == 1 || i == 2; /* scalar with more threads: whole and resumed only */
-        for (size_t c = 0; c < sizeof chunks / sizeof *chunks && !slow; c++) {
+        /* scalar is slow under sanitizers: with more threads whole only, large heads in few ways */
+        bool threads_only = i == 1 || i == 2, large = i == 0 && s->dim >= 128;
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks && !threads_only; c += large ? 3 : 1) {
             for (size_t k = 0; k < TALKS; k++)
                 start(&l, &talks[k]);
             for (uint32_t from = 0; from < lengths[0]; from += chunks[c])
@@ -310,7 +311,7 @@ static void check_shape(const struct kn_delta_shape *s)
         start(&l, &talks[2]);
         step(b, &l, &talks[2], 1, 0, 10000, &got[2], NULL, 0);
         check_same_bits(want[2], got[2], lengths[2] * l.out_columns, paths[i].name, "alone");
-        for (size_t k = 0; k < CAPTURES; k++)
+        for (size_t k = large ? CAPTURES - 1 : 0; k < CAPTURES && !threads_only; k++)
             check_resumed(b, &l, &talks[0], &points[k], want[0], got[0], paths[i].name);
     }
     for (size_t i = 0; i < TALKS; i++) {

@@ -28,7 +28,6 @@
 #define LANES_ONE  1
 #define STATE_ROWS 4
 #endif
-#define AHEAD      4096 /* bytes */
 #define TILE       (ROWS * LANES > LANES_ONE ? ROWS * LANES : LANES_ONE)
 #define BLOCK      KN_DELTA_BLOCK
 #define MOST(a, b) ((a) > (b) ? (a) : (b))
@@ -96,8 +95,6 @@ INLINE void two_products(const float *k, const float *q, uint32_t dim, const flo
     UNROLL for (unsigned i = 0; i < R * N; i++) of_k[i] = of_q[i] = vf_zero();
     for (uint32_t d = 0; d < dim; d++) {
         vf b[MOST(LANES, LANES_ONE)];
-        UNROLL for (unsigned n = 0; n < N && R == 1; n++) /* decode: the state comes from far */
-            prefetch(m + (size_t)n * dim * 16 + d * 16, AHEAD);
         UNROLL for (unsigned n = 0; n < N; n++) b[n] = vf_load(m + (size_t)n * dim * 16 + d * 16);
         UNROLL for (unsigned r = 0; r < R; r++)
         {
