@@ -11,11 +11,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROWS_AHEAD = 4, PLACES_AHEAD = 16, PAGES_AT_ONCE = 16 };
+enum { ROWS_AHEAD = 4, KEYS_AHEAD = 8, PLACES_AHEAD = 16 };
 
 struct row {
     struct span_record record; /* ids: in `made`; owned by a checkpoint */
     uint64_t disk_bytes;
+    size_t first_key;  /* of a span: where the keys of its pages begin */
     struct span *made; /* memory of the span, its ids in place, until it is linked */
     struct span *span; /* once linked */
 };
@@ -37,6 +38,8 @@ struct loader {
     struct cs_store *s;
     struct row *rows;
     size_t n_rows, rows_capacity;
+    struct cs_key *keys; /* of all pages; computed while the ids that a row brings are at hand */
+    size_t n_keys, keys_capacity;
     struct note_row *notes;
     size_t n_notes, notes_capacity;
     struct page_place *places; /* open addressing */
@@ -63,7 +66,7 @@ void loader_on_restart(void *ctx)
     }
     for (size_t i = 0; i < l->n_notes; i++)
         free((void *)l->notes[i].record.notes);
-    l->n_rows = l->n_notes = 0;
+    l->n_rows = l->n_notes = l->n_keys = 0;
 }
 
 void loader_free(struct loader *l)
@@ -73,6 +76,7 @@ void loader_free(struct loader *l)
     loader_on_restart(l);
     free(l->rows);
     free(l->notes);
+    free(l->keys);
     free(l->places);
     free(l->maybe_parent);
     free(l);
@@ -86,6 +90,25 @@ static bool is_sound(const struct cs_store *s, const struct span_record *r)
            r->flags <= CS_BOUNDARY_END && r->n_pages == checkpoint_blocks(s, r->first_position);
 }
 
+/* The keys of r's pages follow those that are there. */
+static bool keys_add(struct loader *l, const struct span_record *r)
+{
+    const struct cs_store *s = l->s;
+    if (l->n_keys + r->n_pages > l->keys_capacity) {
+        size_t capacity = 2 * l->keys_capacity + r->n_pages;
+        struct cs_key *larger = realloc(l->keys, capacity * sizeof *larger);
+        if (!larger)
+            return false;
+        l->keys = larger;
+        l->keys_capacity = capacity;
+    }
+    struct cs_key before =
+        r->first_position > 0 ? r->parent : key_seed(s->secret, s->fingerprint, &r->tenant);
+    key_pages(before, r->ids, r->n_pages, s->page_tokens, l->keys + l->n_keys);
+    l->n_keys += r->n_pages;
+    return true;
+}
+
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 {
     struct loader *l = ctx;
@@ -93,12 +116,12 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
     if (!list_reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
         return CS_ENOMEM;
     /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
-    struct row row = {.record = *r, .disk_bytes = disk_bytes};
+    struct row row = {.record = *r, .disk_bytes = disk_bytes, .first_key = l->n_keys};
     row.record.ids = NULL;
     if (is_sound(l->s, r)) {
         /* The ids of a span are copied once, to where they stay. */
         size_t id_bytes = (size_t)(r->kind == RECORD_CHECKPOINT ? 1 : r->n_pages) * pt * sizeof *r->ids;
-        if (r->kind != RECORD_CHECKPOINT)
+        if (r->kind != RECORD_CHECKPOINT && keys_add(l, r))
             row.made = index_span_new(&l->s->index, r->n_pages);
         uint32_t *ids = row.made ? row.made->ids : r->kind == RECORD_CHECKPOINT ? malloc(id_bytes) : NULL;
         if (!ids)
@@ -163,9 +186,8 @@ static uint64_t parent_bits(struct cs_key key)
     return 1ull << (key.hi & 63) | 1ull << (key.hi >> 6 & 63);
 }
 
-/* Pages [first, first + n) of the span, whose keys these are, may be the parents that rows name. */
-static void offer_parents(struct loader *l, struct span *sp, uint32_t first, const struct cs_key *keys,
-                          uint32_t n)
+/* The span's pages, whose keys these are, may be the parents that rows name. */
+static void offer_parents(struct loader *l, struct span *sp, const struct cs_key *keys, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint64_t bits = parent_bits(keys[i]);
@@ -174,7 +196,7 @@ static void offer_parents(struct loader *l, struct span *sp, uint32_t first, con
         struct page_place *at = place_of(l, keys[i]);
         if (at->wanted) {
             at->span = sp;
-            at->ordinal = first + i;
+            at->ordinal = i;
         }
     }
 }
@@ -205,32 +227,23 @@ static struct span *link_span(struct loader *l, struct row *row)
     uint32_t pt = s->page_tokens;
     struct span *parent = NULL;
     uint32_t ordinal = 0;
-    struct cs_key key = key_seed(s->secret, s->fingerprint, &r->tenant);
     if (r->first_position > 0) {
         const struct page_place *at = place_of(l, r->parent);
         parent = at->span;
         ordinal = at->ordinal;
-        key = r->parent;
         if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
             parent->first_position + (ordinal + 1) * pt != r->first_position)
             return NULL;
     }
-    struct cs_key first = key_next(key, r->ids, pt);
+    struct cs_key before = parent ? r->parent : key_seed(s->secret, s->fingerprint, &r->tenant);
+    const struct cs_key *keys = l->keys + row->first_key;
+    struct cs_key first = keys[0];
     if (!key_equal(first, r->key) || index_find_locked(&s->index, parent, ordinal, first, &r->tenant, r->ids))
         return NULL;
     struct span *sp = row->made;
     row->made = NULL;
-    index_add_made_locked(&s->index, sp, parent, ordinal, key, first, &r->tenant);
-    /* Some at a time: the words that they look at are asked for before the first is looked at. */
-    for (uint32_t from = 0, n; from < r->n_pages; from += n) {
-        struct cs_key keys[PAGES_AT_ONCE];
-        n = r->n_pages - from < PAGES_AT_ONCE ? r->n_pages - from : PAGES_AT_ONCE;
-        for (uint32_t i = 0; i < n; i++) {
-            key = keys[i] = from + i == 0 ? first : key_next(key, r->ids + (size_t)(from + i) * pt, pt);
-            __builtin_prefetch(parent_word(l, key));
-        }
-        offer_parents(l, sp, from, keys, n);
-    }
+    index_add_made_locked(&s->index, sp, parent, ordinal, before, first, &r->tenant);
+    offer_parents(l, sp, keys, r->n_pages);
     return sp;
 }
 
@@ -257,23 +270,29 @@ static struct span *link_row(struct loader *l, struct row *row)
     return sp;
 }
 
-/* Rows lie in memory in another order than they are linked in, and tables are many times as large as a cache:
- * what the next rows will look at is asked for ahead. */
+/* Rows are linked in another order than they came, and tables are many times as large as a cache: what the
+ * next rows will look at is asked for ahead, keys first, for they say what else. */
 static void link_ahead(const struct loader *l, size_t i)
 {
     enum { LINE_BYTES = 64 };
-    if (i >= l->n_rows)
-        return;
     const struct index *ix = &l->s->index;
-    const struct row *row = &l->rows[i];
-    __builtin_prefetch(&l->places[row->record.parent.lo & (l->n_places - 1)]);
-    __builtin_prefetch(&ix->buckets[row->record.key.lo & ix->bucket_mask]);
-    if (!row->made)
+    if (i + KEYS_AHEAD < l->n_rows && l->rows[i + KEYS_AHEAD].made) {
+        const struct row *far = &l->rows[i + KEYS_AHEAD];
+        const char *keys = (const char *)(l->keys + far->first_key);
+        for (size_t at = 0; at < far->record.n_pages * sizeof *l->keys; at += LINE_BYTES)
+            __builtin_prefetch(keys + at);
+    }
+    if (i + ROWS_AHEAD >= l->n_rows)
         return;
-    const char *from = (const char *)row->made,
-               *end = (const char *)(row->record.ids + (size_t)row->record.n_pages * ix->page_tokens);
-    for (; from < end; from += LINE_BYTES)
-        __builtin_prefetch(from);
+    const struct row *near = &l->rows[i + ROWS_AHEAD];
+    __builtin_prefetch(&l->places[near->record.parent.lo & (l->n_places - 1)]);
+    __builtin_prefetch(&ix->buckets[near->record.key.lo & ix->bucket_mask], 1);
+    if (!near->made)
+        return;
+    for (size_t at = 0; at < sizeof *near->made; at += LINE_BYTES)
+        __builtin_prefetch((const char *)near->made + at, 1);
+    for (uint32_t page = 0; page < near->record.n_pages; page++)
+        __builtin_prefetch(parent_word(l, l->keys[near->first_key + page]));
 }
 
 static void link_notes(struct loader *l)
@@ -338,7 +357,7 @@ int loader_finish_locked(struct loader *l)
     /* Who may leave is asked once all are there: nearly every span is a leaf until its child comes. */
     s->index.loading = true;
     for (size_t i = 0; i < l->n_rows; i++) {
-        link_ahead(l, i + ROWS_AHEAD);
+        link_ahead(l, i);
         if (s->index.n_spans < s->index.heap_capacity)
             l->rows[i].span = link_row(l, &l->rows[i]);
     }
