@@ -14,10 +14,11 @@
 
 #define TOKEN_NONE UINT32_MAX
 
-#define SPM_SPACE           "\xE2\x96\x81" /* U+2581: a space in SentencePiece vocabularies */
-#define SPM_SPACE_BYTES     3
-#define SPM_MAX_PIECE_BYTES 1024 /* bounds what a look-up costs and how deep an unused piece may be nested   \
-                                  */
+#define SPM_SPACE       "\xE2\x96\x81" /* U+2581: a space in SentencePiece vocabularies */
+#define SPM_SPACE_BYTES 3
+#define SPM_MAX_PIECE_BYTES                                                                                  \
+    1024 /* bounds what a look-up costs and how deep an unused piece may be nested                           \
+          */
 
 /* Values of tokenizer.ggml.token_type. */
 enum token_type {
