@@ -15,7 +15,7 @@ import tempfile
 import time
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-shell", "google-chrome")
-SECONDS = 30
+SECONDS = 60
 FLAGS = ("--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-extensions", "--disable-sync", "--disable-background-networking", "--disable-component-update",
          "--disable-default-apps", "--allow-pre-commit-input", "--disable-features=DropInputEventsBeforeFirstPaint", "--no-proxy-server", "--mute-audio", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
@@ -68,14 +68,14 @@ class Browser:
         self.folder.cleanup()
         self.log.close()
 
-    def receive(self, deadline):
-        """The next message."""
+    def receive(self, deadline, what):
+        """The next message; `what` is waited for."""
         while b"\0" not in self.rest:
             ready, _, _ = select.select([self.from_browser], [], [], max(0, deadline - time.monotonic()))
             data = os.read(self.from_browser, 1 << 20) if ready else b""
             if not data:
                 self.log.seek(0)
-                raise RuntimeError(f"the browser {'is gone' if ready else 'does not answer'}; it said:\n{self.log.read()[-4000:]}")
+                raise RuntimeError(f"{what}: {'the browser is gone' if ready else 'nothing came'}; it said:\n{self.log.read()[-4000:]}")
             self.rest += data
         message, self.rest = self.rest.split(b"\0", 1)
         return json.loads(message)
@@ -88,7 +88,7 @@ class Browser:
             data = data[os.write(self.to_browser, data):]
         deadline = time.monotonic() + SECONDS
         while True:
-            answer = self.receive(deadline)
+            answer = self.receive(deadline, method)
             if answer.get("id") == self.last_id:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
@@ -104,7 +104,7 @@ class Browser:
                 if event["method"] == method and event.get("sessionId") == session:
                     self.events.remove(event)
                     return event["params"]
-            message = self.receive(deadline)
+            message = self.receive(deadline, method)
             if "method" in message:
                 self.events.append(message)
 
@@ -195,7 +195,11 @@ class Page:
 
     def held(self):
         """The next held request: its id and body."""
-        params = self.browser.wait_event("Fetch.requestPaused", self.session)
+        try:
+            params = self.browser.wait_event("Fetch.requestPaused", self.session)
+        except RuntimeError as late:
+            raise AssertionError(f"no request came; the page says: {self.evaluate('document.body.innerText')!r}, the field "
+                                 f"{self.evaluate('document.activeElement.value')!r}") from late
         return params["requestId"], json.loads(params["request"].get("postData", "null"))
 
     def let_go(self, request, body):
