@@ -44,7 +44,7 @@ static void print_checkpoint(const struct eng_state_desc *s, uint64_t stride)
         return;
     }
     printf("checkpoint     %s · as much as pages of %llu tokens · every %u tokens\n",
-           sizing_text(blocks * stride, a), (unsigned long long)(blocks * KN_PAGE_TOKENS), s->grid);
+           sizing_text(blocks * stride, a), (unsigned long long)blocks * KN_PAGE_TOKENS, s->grid);
     if (window_blocks)
         printf("  windows      %s · %u groups of %u layers · the last %u tokens, shared between neighbours\n",
                sizing_text(window_blocks * stride, a), s->window_groups, s->group_layers, s->window);

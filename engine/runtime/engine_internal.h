@@ -119,18 +119,18 @@ struct eng_engine {
     struct cs_store *store;
     struct kn_backend *backend;
     struct sampler *sampler;
+    const struct eng_state_desc *state;
+    uint64_t stride;   /* of a block of the arena */
+    double patience_s; /* how long a sequence that is alone waits for a page */
     uint32_t context, max_concurrency, max_queue;
     uint32_t n_vocab, n_logits; /* tokens that may be sampled; floats in a row of logits */
-    const struct eng_state_desc *state;
-    bool stateful;         /* windows or state: sequences resume at checkpoints */
-    uint64_t stride;       /* of a block of the arena */
-    uint32_t state_blocks; /* that the state of a checkpoint takes */
-    double patience_s;     /* how long a sequence that is alone waits for a page */
-    char no_template[200]; /* why render refuses when chat is NULL */
+    uint32_t state_blocks;      /* of the arena, that the state of a checkpoint takes */
+    char no_template[200];      /* why render refuses when chat is NULL */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
     pthread_t thread;
     bool thread_started;
+    bool stateful; /* windows or state: sequences resume at checkpoints */
 
     /* The engine thread's own. */
     struct sequence_list waiting, running;
