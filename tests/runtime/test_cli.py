@@ -209,8 +209,14 @@ class Serve(unittest.TestCase):
         request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=60) as answer:
             self.assertTrue(answer.readline().startswith(b"data: "))
-            log = self.stop(process, signal.SIGTERM)
-        self.assertIn("/v1/completions cut off: the server stops", log)
+            process.send_signal(signal.SIGTERM)
+            rest = answer.read()
+        log = process.stderr.read()
+        process.stderr.close()
+        self.assertEqual(process.wait(timeout=60), 0, log)
+        self.assertIn(b"shutting_down", rest)
+        self.assertNotIn(b"[DONE]", rest)
+        self.assertIn("/v1/completions", log)
         self.assertNotIn("by the client", log)
 
     def test_an_ipv6_address_is_printed_as_a_url(self):
