@@ -11,7 +11,8 @@
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/simd/vec.h"
 
-/* Register tiles: rows x blocks of lanes (twice, for k and q); blocks of a row alone; rows of the state. */
+/* Register tiles: rows x blocks of lanes (twice, for k and q); blocks of a row alone, not fewer; rows of the
+ * state. */
 #if defined(KN_VEC_AVX512)
 #define ROWS       4
 #define LANES      2
@@ -28,9 +29,8 @@
 #define LANES_ONE  1
 #define STATE_ROWS 4
 #endif
-#define TILE       (ROWS * LANES > LANES_ONE ? ROWS * LANES : LANES_ONE)
-#define BLOCK      KN_DELTA_BLOCK
-#define MOST(a, b) ((a) > (b) ? (a) : (b))
+#define TILE  (ROWS * LANES > LANES_ONE ? ROWS * LANES : LANES_ONE)
+#define BLOCK KN_DELTA_BLOCK
 
 /* ---- before the rule: convolution, norms ---- */
 
@@ -94,7 +94,7 @@ INLINE void two_products(const float *k, const float *q, uint32_t dim, const flo
 {
     UNROLL for (unsigned i = 0; i < R * N; i++) of_k[i] = of_q[i] = vf_zero();
     for (uint32_t d = 0; d < dim; d++) {
-        vf b[MOST(LANES, LANES_ONE)];
+        vf b[LANES_ONE];
         UNROLL for (unsigned n = 0; n < N; n++) b[n] = vf_load(m + (size_t)n * dim * 16 + d * 16);
         UNROLL for (unsigned r = 0; r < R; r++)
         {
@@ -183,7 +183,7 @@ INLINE void rows_tile(const struct kn_delta_job *j, uint32_t row, uint32_t lanes
         }
     }
     for (uint32_t i = 0; i < first; i++) { /* rows before the tile */
-        vf b[MOST(LANES, LANES_ONE)];
+        vf b[LANES_ONE];
         UNROLL for (unsigned n = 0; n < N; n++) b[n] = vf_load(d + (size_t)n * BLOCK * 16 + i * 16);
         UNROLL for (unsigned r = 0; r < R; r++)
         {
