@@ -2,7 +2,8 @@
  * Inside of the disk tier, shared by its files and nobody else:
  *
  * - tier_disk.c: the calls of tier_disk.h, the table of records
- * - tier_disk_loop.c: the I/O thread: writes, flushes, deletes
+ * - tier_disk_loop.c: the I/O thread: writes, flushes
+ * - tier_disk_delete.c: ... its deletes
  * - tier_disk_move.c: one record's bytes between memory and volumes, verified
  * - tier_disk_catalog.c: the catalogue thread
  * - tier_disk_foreign.c: records of another fingerprint, and how they leave
@@ -194,6 +195,7 @@ struct tier_disk {
 
 enum {
     MOVE_OP_BYTES = 1 << 20,
+    TIER_RETRY_MS = 500,      /* until what failed is tried again */
     SEQUENCE_EPOCH_BITS = 32, /* a sequence is the number of the open, then a counter */
 };
 
@@ -240,6 +242,20 @@ void *tier_io_main(void *arg);
 void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks);
 /* The data of a write is in the volumes, or has failed. */
 void tier_write_landed(struct transfer *x);
+
+/* A write that ends without a row. */
+void tier_transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks);
+/* To the catalogue thread. */
+void tier_group_send(struct tier_disk *t, struct group *g);
+uint64_t tier_now_ms(void);
+
+/* tier_disk_delete.c: on the I/O thread */
+/* A delete that was asked for. */
+void tier_delete_take(struct tier_disk *t, struct disk_record *rec);
+/* Begins the next batch, if there is one to begin. */
+void tier_deletes_send(struct tier_disk *t);
+/* The batch has returned. */
+void tier_deletes_end(struct tier_disk *t, struct group *g);
 
 /* tier_disk_move.c */
 /* Begins all reads of t->reads. */

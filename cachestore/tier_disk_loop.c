@@ -23,9 +23,7 @@
 
 #include "cachestore/tier_disk_impl.h"
 
-enum { RETRY_MS = 500 };
-
-static uint64_t now_ms(void)
+uint64_t tier_now_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -79,7 +77,7 @@ static void row_end(struct tier_disk *t, struct row_op *row)
 }
 
 /* A write that ends without a row. */
-static void transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks)
+void tier_transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks)
 {
     struct tier_disk *t = x->t;
     struct tier_write *w = x->w;
@@ -103,11 +101,11 @@ void tier_write_landed(struct transfer *x)
     for (uint32_t i = 0; i < x->rec->n_runs; i++)
         t->volumes.volume[x->rec->runs[i].volume].dirty = true;
     if (x->error != 0) {
-        transfer_abandon(x, x->error == -ENOSPC ? TIER_ENOSPC : TIER_EIO, x->error != -ENOSPC);
+        tier_transfer_abandon(x, x->error == -ENOSPC ? TIER_ENOSPC : TIER_EIO, x->error != -ENOSPC);
         return;
     }
     if (t->cancel_all || x->rec->delete_seen) {
-        transfer_abandon(x, TIER_CANCELLED, false);
+        tier_transfer_abandon(x, TIER_CANCELLED, false);
         return;
     }
     x->rec->state = REC_WRITTEN;
@@ -195,9 +193,9 @@ static bool writes_begin(struct tier_disk *t)
     return false;
 }
 
-/* ---- deletes ----------------------------------------------------------------------------------------- */
+/* ---- flush ------------------------------------------------------------------------------------------- */
 
-static void group_send(struct tier_disk *t, struct group *g)
+void tier_group_send(struct tier_disk *t, struct group *g)
 {
     pthread_mutex_lock(&t->lock);
     g->next = NULL;
@@ -207,77 +205,12 @@ static void group_send(struct tier_disk *t, struct group *g)
     pthread_mutex_unlock(&t->lock);
 }
 
-/* A delete that was asked for: what it means depends on how far the record has come. */
-static void delete_take(struct tier_disk *t, struct disk_record *rec)
-{
-    rec->delete_seen = true;
-    if (rec->state == REC_QUEUED)
-        return; /* ends when its turn comes; it has no chunks */
-    if (!rec->dying) {
-        rec->dying = true;
-        t->n_dying++;
-    }
-    if (rec->state == REC_DURABLE) {
-        rec->list_next = t->row_deletes;
-        t->row_deletes = rec;
-    } else if (rec->state == REC_WRITTEN) {
-        /* Not in a group yet? Then nothing refers to it any more; a group is looked through when it is
-         * synced. */
-        struct transfer **at = &t->written;
-        while (*at != NULL && (*at)->rec != rec)
-            at = &(*at)->next;
-        struct transfer *x = *at;
-        if (x == NULL)
-            return;
-        *at = x->next;
-        if (x->next == NULL)
-            t->written_tail = at;
-        x->next = NULL;
-        t->written_bytes -= rec->bytes;
-        transfer_abandon(x, TIER_CANCELLED, false);
-    }
-}
-
-static void deletes_send(struct tier_disk *t)
-{
-    if (t->deleting || t->row_deletes == NULL || (t->deletes_at_ms > 0 && now_ms() < t->deletes_at_ms))
-        return;
-    struct group *g = &t->delete_group;
-    *g = (struct group){.t = t, .deletes = t->row_deletes};
-    t->row_deletes = NULL;
-    t->deleting = true;
-    group_send(t, g);
-}
-
-static void deletes_end(struct tier_disk *t, struct group *g)
-{
-    struct disk_record *rec;
-    t->deleting = false;
-    t->deletes_at_ms = g->result == CS_OK ? 0 : now_ms() + RETRY_MS;
-    while ((rec = g->deletes) != NULL) {
-        g->deletes = rec->list_next;
-        if (g->result == CS_OK) {
-            atomic_fetch_sub(tier_record_counter(t, rec), 1);
-            rec->state = REC_GONE;
-            if (rec->readers == 0)
-                tier_record_end(t, rec, false);
-        } else if (!t->closing) {
-            /* Whether the row is there is unknown, and deleting it again does no harm. At close the row stays
-             * and the record comes back with the next open. */
-            rec->list_next = t->row_deletes;
-            t->row_deletes = rec;
-        }
-    }
-}
-
-/* ---- flush ------------------------------------------------------------------------------------------- */
-
 static void sync_failed(struct tier_disk *t)
 {
     struct transfer *x;
     while ((x = t->written) != NULL) {
         t->written = x->next;
-        transfer_abandon(x, TIER_EIO, true);
+        tier_transfer_abandon(x, TIER_EIO, true);
     }
     t->written_tail = &t->written;
     t->written_bytes = 0;
@@ -314,9 +247,9 @@ static void group_synced(struct tier_disk *t, struct group *g)
         g->writes = x->next;
         x->next = NULL;
         if (g->sync_failed) {
-            transfer_abandon(x, TIER_EIO, true);
+            tier_transfer_abandon(x, TIER_EIO, true);
         } else if (t->cancel_all || x->rec->delete_seen) {
-            transfer_abandon(x, TIER_CANCELLED, false);
+            tier_transfer_abandon(x, TIER_CANCELLED, false);
         } else {
             x->rec->state = REC_COMMITTING;
             *tail = x;
@@ -327,7 +260,7 @@ static void group_synced(struct tier_disk *t, struct group *g)
     rows_of_deleted_drop(t, g);
     free(g->syncs);
     g->syncs = NULL;
-    group_send(t, g);
+    tier_group_send(t, g);
 }
 
 static void sync_done(struct io_op *op, int result)
@@ -351,7 +284,7 @@ static bool flush_due(struct tier_disk *t)
             t->flush_timer = false;
         return false;
     }
-    uint64_t now = now_ms();
+    uint64_t now = tier_now_ms();
     if (!t->flush_timer) {
         t->flush_timer = true;
         t->flush_at_ms = now + t->flush_interval_ms;
@@ -364,7 +297,7 @@ static bool flush_due(struct tier_disk *t)
 
 static bool retry_due(const struct tier_disk *t)
 {
-    return t->retry && !t->flushing && now_ms() >= t->retry_at_ms;
+    return t->retry && !t->flushing && tier_now_ms() >= t->retry_at_ms;
 }
 
 static void flush_begin(struct tier_disk *t)
@@ -377,7 +310,7 @@ static void flush_begin(struct tier_disk *t)
     if (g == NULL || syncs == NULL) {
         free(g);
         free(syncs);
-        t->flush_at_ms = now_ms() + t->flush_interval_ms; /* once more, later */
+        t->flush_at_ms = tier_now_ms() + t->flush_interval_ms; /* once more, later */
         return;
     }
     g->t = t;
@@ -393,7 +326,7 @@ static void flush_begin(struct tier_disk *t)
     t->touches = NULL;
     t->n_touches = 0;
     t->flush_timer = t->retry = false;
-    t->retry_at_ms = now_ms() + RETRY_MS;
+    t->retry_at_ms = tier_now_ms() + TIER_RETRY_MS;
     t->flushing = true;
     g->syncs = syncs;
     g->syncs_left = n_dirty;
@@ -420,12 +353,12 @@ static void flush_end(struct tier_disk *t, struct group *g)
         struct disk_record *rec = x->rec;
         struct tier_write *w = x->w;
         if (g->result == CS_EFULL) { /* not tried */
-            transfer_abandon(x, TIER_EFULL, false);
+            tier_transfer_abandon(x, TIER_EFULL, false);
             continue;
         }
         if (g->result != CS_OK) {
             /* Whether the row is there is unknown: the chunks are neither free nor trusted. */
-            transfer_abandon(x, TIER_EIO, true);
+            tier_transfer_abandon(x, TIER_EIO, true);
             continue;
         }
         rec->state = REC_DURABLE;
@@ -435,7 +368,7 @@ static void flush_end(struct tier_disk *t, struct group *g)
         atomic_fetch_add(&t->stats.bytes_written, rec->header_bytes + rec->n_pages * t->stride);
         transfer_free(x);
         if (rec->delete_seen)
-            delete_take(t, rec);
+            tier_delete_take(t, rec);
         write_end(t, w, TIER_OK);
     }
     struct row_op *row;
@@ -495,12 +428,12 @@ static void inbox_take(struct tier_disk *t)
     touches_take(t, touches, n_touches);
     for (struct disk_record *rec = deletes, *next; rec != NULL; rec = next) {
         next = rec->list_next;
-        delete_take(t, rec);
+        tier_delete_take(t, rec);
     }
     for (struct group *g = ended, *next; g != NULL; g = next) {
         next = g->next;
         if (g == &t->delete_group) {
-            deletes_end(t, g);
+            tier_deletes_end(t, g);
         } else {
             flush_end(t, g);
             free(g);
@@ -521,7 +454,7 @@ static void cancel_everything(struct tier_disk *t)
     t->cancel_all = true;
     while ((x = t->written) != NULL) {
         t->written = x->next;
-        transfer_abandon(x, TIER_CANCELLED, false);
+        tier_transfer_abandon(x, TIER_CANCELLED, false);
     }
     t->written_tail = &t->written;
     t->written_bytes = 0;
@@ -544,7 +477,7 @@ static bool all_done(const struct tier_disk *t)
 
 static int sleep_ms(struct tier_disk *t)
 {
-    uint64_t until = UINT64_MAX, now = now_ms();
+    uint64_t until = UINT64_MAX, now = tier_now_ms();
     if (t->flush_timer && !t->flushing)
         until = t->flush_at_ms;
     if (t->row_deletes != NULL && !t->deleting && t->deletes_at_ms < until)
@@ -592,12 +525,12 @@ void *tier_io_main(void *arg)
     pthread_mutex_unlock(&t->lock);
     for (;;) {
         inbox_take(t);
-        if (t->closing && !t->cancel_all && now_ms() >= t->close_at_ms && !all_done(t))
+        if (t->closing && !t->cancel_all && tier_now_ms() >= t->close_at_ms && !all_done(t))
             cancel_everything(t);
         move_reads_begin(t);
         bool more = writes_begin(t);
         foreign_fit(t);
-        deletes_send(t);
+        tier_deletes_send(t);
         if (flush_due(t) || retry_due(t))
             flush_begin(t);
         if (t->kick && !t->flushing && t->writes == NULL && t->writing == NULL && !flush_has_work(t))
