@@ -94,7 +94,7 @@ class Chatting(PageCase, ServerCase):
                       "if (box && !box.classList.contains('user')) lengths.add(box.textContent.length); })"
                       ".observe(document.querySelector('#log'), {childList: true, subtree: true, characterData: true}); 0")
         self.say(page, "Tell me something long.", **{**self.FIELDS, "max_tokens": 1900})
-        self.assertGreater(page.evaluate("lengths.size"), 3)
+        self.assertGreater(page.evaluate("lengths.size"), 2)  # empty, whole, and something between
 
     def test_the_reply_is_what_the_server_says(self):
         want = self.server.chat("The same question.", **self.FIELDS)["choices"][0]["message"]["content"]
