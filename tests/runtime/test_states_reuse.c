@@ -64,7 +64,7 @@ static struct rig_chat edited(const struct rig_chat *c, size_t at, uint64_t seed
 static void each_way_to_go_on_finds_a_checkpoint_close_by(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         struct rig_chat c;
         struct rig_call call;
         struct rig_options o = rig_defaults();
@@ -108,7 +108,7 @@ static void each_way_to_go_on_finds_a_checkpoint_close_by(void **state)
 static void a_place_without_a_boundary_says_so_and_gets_one(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         enum { PROMPT = 800, SHARED = 500 };
         struct rig_options o = rig_defaults();
         struct rig_call call;
@@ -139,7 +139,7 @@ static void a_place_without_a_boundary_says_so_and_gets_one(void **state)
 static void choices_share_the_checkpoints_of_the_prompt(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         enum { PROMPT = 300 };
         struct rig_options o = rig_defaults();
         struct rig_call call;
@@ -191,7 +191,7 @@ static bool share_a_beginning(const uint32_t *ids, size_t shared, size_t n, cons
 static void a_beginning_two_prompts_share_is_computed_once(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         enum { SHARED = 1600, PROMPT = 1900, ATTEMPTS = 50 };
         struct cs_tenant tenant = {{0}};
         uint32_t *ids = rig_ids(20, PROMPT);
@@ -210,7 +210,7 @@ static void a_beginning_two_prompts_share_is_computed_once(void **state)
 static void a_cancelled_prompt_resumes_where_it_was(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         enum { PROMPT = 1800 };
         struct rig_options o = rig_defaults();
         struct rig_call cold;
@@ -249,7 +249,7 @@ static void a_returning_user_finds_all_of_it_while_bytes_last(void **state)
     static const struct {
         uint32_t chats, messages;
     } rows[] = {{4, 60}, {2, 240}, {200, 3}};
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         struct rig_chat mine;
         struct rig_options o = rig_defaults();
         struct cs_stats s;
@@ -283,7 +283,7 @@ static void work_does_not_grow_with_the_messages(void **state)
     (void)state;
     enum { PROMPT = 1920, CHUNK = 100, MOST = 8 };
     static const size_t messages[] = {4, 30, 120, 240};
-    for (size_t m = 0; m < N(models); m++) {
+    for (size_t m = 0; m < N(models); m += rig_stride()) {
         uint64_t forwards = 0;
         uint32_t *ids = rig_ids(9, PROMPT);
         struct rig_options o = rig_defaults();
