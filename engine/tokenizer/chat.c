@@ -146,6 +146,24 @@ static int add_default_system(struct renderer *r)
     return rc == ENG_OK ? close_message(r) : rc;
 }
 
+/* Where the system text inside the run that starts at id `run` ends: behind the last id that spells nothing
+ * but its first `len` bytes. */
+static int add_boundary_in_run(struct renderer *r, size_t run, size_t len, int32_t message)
+{
+    struct eng_rendered *out = r->out;
+    size_t i = run, spelt = 0, piece = 0;
+    for (; i < out->ids.n; i++, spelt += piece) {
+        (void)eng_tokenizer_piece(r->t, out->ids.data[i], false, &piece);
+        if (piece > len - spelt)
+            break;
+    }
+    if (i > UINT32_MAX / 2)
+        return ENG_ENOMEM;
+    out->boundaries[out->n_boundaries++] =
+        (struct eng_boundary){.position = (uint32_t)i, .message = message, .ends_system = true};
+    return ENG_OK;
+}
+
 static int add_message(struct renderer *r, const struct eng_message *messages, size_t n_messages,
                        size_t last_query, size_t i)
 {
@@ -158,10 +176,13 @@ static int add_message(struct renderer *r, const struct eng_message *messages, s
         rc = text_add(&r->run, messages[0].content, messages[0].len);
     if (rc == ENG_OK && with_system)
         rc = text_add(&r->run, "\n\n", 2);
+    const size_t run = r->out->ids.n, system_len = r->run.len;
     if (rc == ENG_OK)
         rc = chat_content(c, messages, n_messages, last_query, i, &r->run);
     if (rc == ENG_OK)
         rc = add_run(r);
+    if (rc == ENG_OK && with_system)
+        rc = add_boundary_in_run(r, run, system_len, (int32_t)i);
     return rc == ENG_OK ? close_message(r) : rc;
 }
 

@@ -9,7 +9,7 @@
  *   gemma                    <start_of_turn> [user\nBe brief.\n\nHello] <end_of_turn> \n
  *
  * gemma has no turn for a system message: its text stands in the first user's run, so the two messages have
- * one run and one boundary.
+ * one run; the user's boundary lies inside it.
  *
  * Content is never parsed for control tokens. What a template does to content (llama3 trims it, qwen3 drops
  * the think blocks of earlier turns) is done first: the run is the text that is encoded.
@@ -45,7 +45,9 @@ struct eng_boundary {
     int32_t message;   /* index of the message that starts here; -1: a default system message; n_messages: the
                           reply's header and the prompt's end */
     bool ends_system; /* all before it is the system part, and there is one: what conversations share. At most
-                         one boundary of a prompt; none in gemma, where that end is inside a run */
+                         one boundary of a prompt. In gemma it lies inside a run, behind the last id that
+                         spells only system text: other text behind may move it, which costs reuse and nothing
+                         else */
 };
 
 /* Optional memo. look_up: ids[0..n) is the whole prompt up to the run, text the run about to be encoded,

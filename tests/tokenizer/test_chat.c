@@ -478,17 +478,20 @@ static void test_gemma_puts_the_system_text_into_the_first_turn(void **state)
     expect_text(f->t, "gemma", m + 1, 1, false, "<bos><start_of_turn>user\nhi<end_of_turn>\n");
     struct eng_rendered r;
     render(f->t, "gemma", m, 4, true, NULL, &r);
-    static const int32_t messages[] = {0, 2, 3, 4, 4};
-    assert_int_equal(r.n_boundaries, 5);
-    for (size_t i = 0; i < 5; i++) {
+    static const int32_t messages[] = {0, 1, 2, 3, 4, 4};
+    assert_int_equal(r.n_boundaries, 6);
+    for (size_t i = 0; i < 6; i++) {
         assert_int_equal(r.boundaries[i].message, messages[i]);
-        if (i < 4)
+        if (i != 1 && i < 5)
             assert_int_equal(r.ids.data[r.boundaries[i].position], START_OF_TURN);
     }
     assert_int_equal(r.boundaries[0].position, 1);
-    assert_int_equal(r.boundaries[4].position, r.ids.n);
-    assert_int_equal(system_end(&r), -1); /* it is inside the first run */
-    assert_int_equal(r.reply_run, r.boundaries[3].position + 1);
+    assert_int_equal(r.boundaries[5].position, r.ids.n);
+    assert_int_equal(system_end(&r), 1); /* inside the first run, in front of what the user says */
+    size_t len;
+    const char *piece = eng_tokenizer_piece(f->t, r.ids.data[r.boundaries[1].position], false, &len);
+    assert_true(len > 0 && piece[0] == 'h');
+    assert_int_equal(r.reply_run, r.boundaries[4].position + 1);
     eng_rendered_free(&r);
 }
 
