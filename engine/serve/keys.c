@@ -3,13 +3,15 @@
  *
  * A tenant id lies on disk beside the tenant's spans, so it must not give the key away: it is made from a
  * slow one-way hash of it (SHA-512 crypt with a fixed salt, because the same key must find its tenant again
- * after a restart), computed once a key at start. A presented key is compared with each known one as two
+ * after a restart), computed when a key is first presented: thousands of them at start would hold it up for
+ * seconds. A presented key is compared with each known one as two
  * zero-padded blocks of one length, without an early end.
  */
 #include "engine/serve/keys.h"
 
 #include <crypt.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +22,12 @@ enum { KEY_BYTES = 256 }; /* a key's block; the longest key is one shorter */
 
 struct api_key {
     char block[KEY_BYTES];
-    struct cs_tenant tenant;
-    bool is_operator;
+    struct cs_tenant tenant; /* once hashed */
+    bool hashed, is_operator;
 };
 
 struct eng_keys {
+    pthread_mutex_t lock; /* tenant and hashed of all keys */
     size_t n;
     struct api_key *list;
 };
@@ -42,6 +45,13 @@ static int tenant_from_key(const char *key, struct cs_tenant *tenant)
     }
     free(data);
     return result;
+}
+
+static bool hash_key(struct api_key *key)
+{
+    if (!key->hashed)
+        key->hashed = tenant_from_key(key->block, &key->tenant) == 0;
+    return key->hashed;
 }
 
 /* line: "KEY" or "operator KEY" */
@@ -66,7 +76,7 @@ static int add_key(struct eng_keys *keys, const char *line, char *err, size_t er
     memset(slot, 0, sizeof *slot);
     snprintf(slot->block, sizeof slot->block, "%s", key);
     slot->is_operator = is_operator;
-    if (tenant_from_key(key, &slot->tenant) != 0) {
+    if (keys->n == 0 && !hash_key(slot)) { /* what works for one works for all */
         snprintf(err, err_len, "API key file: this system's crypt() cannot hash a key");
         return -1;
     }
@@ -95,8 +105,11 @@ int eng_keys_load(const char *path, struct eng_keys **out, char *err, size_t err
     struct eng_keys *keys = calloc(1, sizeof *keys);
     if (!file || !keys) {
         snprintf(err, err_len, "cannot read the API key file %s: %s", path, strerror(errno));
+        free(keys);
+        keys = NULL;
         goto out;
     }
+    pthread_mutex_init(&keys->lock, NULL);
     while ((len = getline(&line, &cap, file)) >= 0) {
         if (memchr(line, '\0', (size_t)len)) {
             snprintf(err, err_len, "API key file: not a text file");
@@ -134,10 +147,11 @@ void eng_keys_free(struct eng_keys *keys)
     if (keys->list)
         explicit_bzero(keys->list, keys->n * sizeof *keys->list);
     free(keys->list);
+    pthread_mutex_destroy(&keys->lock);
     free(keys);
 }
 
-bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant,
+bool eng_keys_find(struct eng_keys *keys, const char *authorization, struct cs_tenant *tenant,
                    bool *is_operator)
 {
     char block[KEY_BYTES] = {0}; /* padding, not termination: all of it is compared */
@@ -150,17 +164,21 @@ bool eng_keys_find(const struct eng_keys *keys, const char *authorization, struc
     if (len == 0 || len >= KEY_BYTES)
         return false;
     snprintf(block, sizeof block, "%s", key);
-    bool found = false;
+    struct api_key *found = NULL;
     for (size_t i = 0; i < keys->n; i++) {
         volatile unsigned char difference = 0;
         for (size_t k = 0; k < KEY_BYTES; k++)
             difference = (unsigned char)(difference | (block[k] ^ keys->list[i].block[k]));
-        if (difference == 0) {
-            found = true;
-            *tenant = keys->list[i].tenant;
-            *is_operator = keys->list[i].is_operator;
-        }
+        if (difference == 0)
+            found = &keys->list[i];
     }
     explicit_bzero(block, sizeof block);
-    return found;
+    if (!found)
+        return false;
+    pthread_mutex_lock(&keys->lock);
+    bool known = hash_key(found); /* false: no memory; nobody gets in as somebody else */
+    *tenant = found->tenant;
+    *is_operator = found->is_operator;
+    pthread_mutex_unlock(&keys->lock);
+    return known;
 }
