@@ -279,9 +279,11 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
         rc = CS_EINVAL;
     if (rc == CS_OK && getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
         rc = CS_EIO;
-    if (rc != CS_OK)
-        snprintf(err, err_len, "%s",
-                 rc == CS_EINVAL ? "index_bytes or arena_bytes is out of range" : cs_strerror(rc));
+    if (rc == CS_EINVAL)
+        snprintf(err, err_len, "an arena of %llu bytes with an index of %llu bytes is out of range",
+                 (unsigned long long)c->arena_bytes, (unsigned long long)index_bytes);
+    else if (rc != CS_OK)
+        snprintf(err, err_len, "%s", cs_strerror(rc));
     else if (c->disk_dir && tier)
         rc = open_disk(s, c, err, err_len);
     if (rc == CS_OK) {

@@ -246,12 +246,15 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     char a[32];
     uint64_t tokens = sizing_tokens(e->state, config.arena_bytes / e->stride);
     if (tokens < 2 * (uint64_t)KN_PAGE_TOKENS) {
-        snprintf(err, err_len, "a KV cache of %s holds less than two pages of %u tokens",
-                 sizing_text(config.arena_bytes, a), KN_PAGE_TOKENS);
+        char b[32];
+        uint64_t asked = c->kv_cache_bytes ? c->kv_cache_bytes : config.arena_bytes + e->live.mapped_bytes;
+        snprintf(err, err_len,
+                 "a KV cache of %s has no room for two pages of %u tokens beside live state of %s",
+                 sizing_text(asked, a), KN_PAGE_TOKENS, sizing_text(e->live.mapped_bytes, b));
         return ENG_EINVAL;
     }
     int rc = cs_open(&config, &e->store, err, err_len);
-    if (rc == CS_ENOMEM || rc == CS_EINVAL)
+    if (rc == CS_ENOMEM)
         snprintf(err, err_len,
                  "a KV cache of %s and the index of a disk cache of %s are more than can be had",
                  sizing_text(config.arena_bytes, a),
