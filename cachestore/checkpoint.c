@@ -3,14 +3,17 @@
  * checkpoints of a path are those of its spans, up to the page where it leaves each of them.
  *
  * At most checkpoints_a_path lie on a path: publishing adds what was captured and thins the whole path at
- * once (policy/placement.h). A checkpoint that is added where other paths go on counts for them, too: where
- * one of them would have too many, the part that all share is thinned.
+ * once (policy/placement.h). A checkpoint that is added where other paths go on counts for them, too: each of
+ * them that would have too many is thinned like its own, so that a long path behind a point never keeps
+ * others from resuming there.
  */
 #include "cachestore/policy/placement.h"
 #include "cachestore/store.h"
 
 #include <stdlib.h>
 #include <time.h>
+
+#define PATHS_AT_ONCE 256 /* that one publish thins beside its own */
 
 uint32_t checkpoint_window_first(const struct cs_store *s, uint32_t position)
 {
@@ -177,73 +180,93 @@ int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundarie
     return CS_OK;
 }
 
-static void thin_path(struct cs_sequence *q)
+static void thin_out(struct cs_store *s, struct span *c)
+{
+    s->totals.thinned_checkpoints++;
+    room_doom_locked(s, c, CS_MISS_STATE);
+}
+
+/* Thins the path that ends behind page `ordinal` of `at`. What q resumes at next stays as branch points do:
+ * its path may part there. Returns how many went. */
+static size_t thin_path(struct cs_sequence *q, struct span *at, uint32_t ordinal)
+{
+    struct cs_store *s = q->s;
+    size_t n, n_thinned = 0;
+    struct placement_point *points = points_of_path(at, ordinal, 0, &n);
+    if (!points)
+        return 0;
+    if (n > s->checkpoints_a_path) {
+        const struct span *last = checkpoint_deepest_locked(s, q->place, q->place_ordinal, UINT32_MAX, false);
+        const struct span *last_but_one = last ? ranks_checkpoint_before(last) : NULL;
+        n = placement_sort(points, n);
+        for (size_t i = 0; i < n; i++)
+            if (points[i].item == last || points[i].item == last_but_one)
+                points[i].kind = placement_merge(points[i].kind, CS_BOUNDARY_BRANCH);
+        placement_thin(points, n, s->checkpoints_a_path);
+        for (size_t i = 0; i < n; i++)
+            if (!points[i].kept) {
+                thin_out(s, points[i].item);
+                n_thinned++;
+            }
+    }
+    free(points);
+    return n_thinned;
+}
+
+static uint32_t checkpoints_before(const struct span *child)
+{
+    uint32_t n = 0;
+    for (const struct span *c = child->parent->first_checkpoint; c; c = c->next_sibling)
+        n += !c->doomed && c->parent_ordinal <= child->parent_ordinal;
+    return n;
+}
+
+/* The last span of some path from the root with more than `most` checkpoints; there is one. */
+static struct span *end_of_long_path(struct span *root, uint32_t most)
+{
+    struct span *at = root, *child = root;
+    for (uint32_t above = 0; child;) {
+        for (child = at->first_child; child; child = child->next_sibling)
+            if (child->chain > 0 && above + checkpoints_before(child) + child->chain > most)
+                break;
+        if (child) {
+            above += checkpoints_before(child);
+            at = child;
+        }
+    }
+    return at;
+}
+
+/* What this publish (of this tick) added goes where other paths would have too many with it. */
+static void give_up_new(struct cs_sequence *q, uint64_t tick)
 {
     struct cs_store *s = q->s;
     size_t n;
     struct placement_point *points = points_of_path(q->place, q->place_ordinal, 0, &n);
-    if (!points)
-        return;
-    if (n > s->checkpoints_a_path) {
-        n = placement_sort(points, n);
-        placement_thin(points, n, s->checkpoints_a_path);
-        for (size_t i = 0; i < n; i++)
-            if (!points[i].kept) {
-                s->totals.thinned_checkpoints++;
-                room_doom_locked(s, points[i].item, CS_MISS_STATE);
-            }
+    n = points ? placement_sort(points, n) : 0;
+    for (size_t i = n; i-- > 0;) {
+        struct span *c = points[i].item;
+        if (c->last_used == tick && i + 1 + ranks_chain_behind(c) > s->checkpoints_a_path)
+            thin_out(s, c);
     }
     free(points);
 }
 
-/* Of points[0..n), ascending, `more` must go: those that placement gives up first, but rather the last one,
- * which is new, than a point that is kept for others. */
-static void thin_shared(struct cs_store *s, struct placement_point *points, size_t n, size_t more)
-{
-    struct span *new = points[n - 1].item;
-    bool rather_new = more >= n;
-    if (!rather_new)
-        placement_thin(points, n, (uint32_t)(n - more));
-    for (size_t i = 0; i < n && !rather_new; i++)
-        rather_new =
-            !points[i].kept && (points[i].kind == CS_BOUNDARY_SYSTEM || points[i].kind == CS_BOUNDARY_BRANCH);
-    for (size_t i = 0; i < n && !rather_new; i++)
-        if (!points[i].kept) {
-            s->totals.thinned_checkpoints++;
-            room_doom_locked(s, points[i].item, CS_MISS_STATE);
-        }
-    if (rather_new) {
-        s->totals.thinned_checkpoints++;
-        room_doom_locked(s, new, CS_MISS_STATE);
-    }
-}
-
-/* Other paths through what this publish (of this tick) added must not have too many either. */
-static void thin_paths_through(struct cs_sequence *q, uint64_t tick)
+/* Other paths through what this publish added must not have too many either: each gives up one of its own.
+ * A path costs a way down from the root, along the children of each of its spans; at most PATHS_AT_ONCE are
+ * thinned. Behind a point with more of them it is given up, and whoever computes it next finds fewer. */
+static void thin_other_paths(struct cs_sequence *q, uint64_t tick)
 {
     struct cs_store *s = q->s;
-    const struct span *root = q->place;
+    struct span *root = q->place;
     while (root && root->parent)
         root = root->parent;
-    for (uint32_t limit = UINT32_MAX; root && root->chain > s->checkpoints_a_path;) {
-        size_t n, kept = 0;
-        struct placement_point *points = points_of_path(q->place, q->place_ordinal, 0, &n);
-        if (!points)
+    for (int i = 0; root && root->chain > s->checkpoints_a_path; i++) {
+        struct span *end = i < PATHS_AT_ONCE ? end_of_long_path(root, s->checkpoints_a_path) : NULL;
+        if (!end || thin_path(q, end, end->n_pages - 1) == 0) {
+            give_up_new(q, tick);
             return;
-        n = placement_sort(points, n);
-        for (size_t i = 0; i < n; i++) /* up to the deepest new one not looked at yet */
-            if (points[i].position < limit && ((const struct span *)points[i].item)->last_used == tick)
-                kept = i + 1;
-        if (kept > 0) {
-            const struct span *new = points[kept - 1].item;
-            limit = new->first_position;
-            uint32_t behind = ranks_chain_behind(new);
-            if (kept + behind > s->checkpoints_a_path)
-                thin_shared(s, points, kept, kept + behind - s->checkpoints_a_path);
         }
-        free(points);
-        if (kept == 0)
-            return;
     }
 }
 
@@ -281,6 +304,8 @@ static void publish_capture(struct cs_sequence *q, struct capture *capture, uint
     uint32_t ordinal = q->place_ordinal;
     struct span *at = page_before(s, q->place, &ordinal, capture->position);
     struct span *c = index_checkpoint_locked(at, ordinal);
+    if (capture->position == q->branch / s->grid_tokens * s->grid_tokens)
+        capture->kind = placement_merge(capture->kind, CS_BOUNDARY_BRANCH);
     if (c)
         c->boundary = placement_merge(c->boundary, capture->kind);
     else
@@ -307,8 +332,8 @@ void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick)
         }
     }
     if (any) {
-        thin_path(q);
-        thin_paths_through(q, tick);
+        thin_path(q, q->place, q->place_ordinal);
+        thin_other_paths(q, tick);
     }
     /* The disk may have let go of it since it was published. */
     struct span *deepest = checkpoint_deepest_locked(s, q->place, q->place_ordinal, UINT32_MAX, false);

@@ -180,8 +180,10 @@ static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n
     if (at)
         leave_span(q, at, ordinal);
     sequence_set_place_locked(q, at, ordinal);
-    if (i < n_full && s->stateful && checkpoint_path_forks_locked(at, ordinal))
+    if (i < n_full && s->stateful && checkpoint_path_forks_locked(at, ordinal)) {
+        q->branch = i * pt;
         checkpoint_note_branch_locked(s, at, ordinal, i * pt);
+    }
     if (i < n_full)
         i += add_spans(q, ids + (size_t)i * pt, keys + (i - first), i > first ? keys[i - first - 1] : q->key,
                        q->page + i, n_full - i, tick);

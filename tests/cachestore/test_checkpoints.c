@@ -1,5 +1,8 @@
 /* Checkpoints on the device: where sequences resume, what neighbours share, what placement keeps. */
+#include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
+
+#include "cachestore/store.h"
 
 #include <string.h>
 
@@ -176,6 +179,182 @@ static void a_path_keeps_at_most_k_checkpoints(void **state)
     run_close(&r);
     assert_int_equal(run_start(&r, s, &c, 0, other, 1441), 1440);
     run_close(&r);
+    check_all_let_go(s);
+}
+
+/* Turns of a conversation with prompts of n, n + 34, ... tokens and replies of 17; returns the next n. */
+static uint32_t have_turns(struct cs_store *s, const struct cs_config *c, const uint32_t *ids, uint32_t n,
+                           int turns)
+{
+    for (; turns > 0; turns--, n += 34)
+        run_turn(s, c, 0, ids, n, n + 17, NULL, 0);
+    return n;
+}
+
+static void check_paths(struct cs_store *s, uint32_t most)
+{
+    recount(s);
+    check_balance(s);
+    assert_true(longest_chain(s) <= most);
+}
+
+static void a_long_conversation_does_not_keep_others_from_a_shared_beginning(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(4000);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[1000], other[1000];
+    make_ids(ids, 1000, 1000, 0);
+    /* All its states lie behind the 100 tokens that it shares. */
+    run_turn(s, &c, 0, ids, 130, 147, NULL, 0);
+    uint32_t n = have_turns(s, &c, ids, 164, 9);
+    assert_int_equal(checkpoints_on_path(s, &c, ids, n), 8);
+    for (uint32_t k = 1; k <= 6; k++) {
+        make_ids(other, 1000, 100, k);
+        assert_int_equal(run_turn(s, &c, 0, other, 130, 147, NULL, 0), k == 1 ? 0 : 96);
+        check_paths(s, 8);
+    }
+    assert_int_equal(checkpoints_on_path(s, &c, ids, n), 8);
+    struct run r; /* its last two */
+    assert_int_equal(run_start(&r, s, &c, 0, ids, n), (n - 17) / GRID * GRID);
+    run_close(&r);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, n - 34), (n - 34 - 17) / GRID * GRID);
+    run_close(&r);
+    /* It goes on, and what the others share stays. */
+    n = have_turns(s, &c, ids, n, 9);
+    check_paths(s, 8);
+    make_ids(other, 1000, 100, 7);
+    assert_int_equal(run_turn(s, &c, 0, other, 130, 147, NULL, 0), 96);
+    check_all_let_go(s);
+}
+
+static void every_edit_of_an_older_turn_but_the_first_reuses_up_to_the_fork(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(4000);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[1000], other[1000];
+    make_ids(ids, 1000, 1000, 0);
+    run_turn(s, &c, 0, ids, 30, 47, system_only, 1);
+    uint32_t n = have_turns(s, &c, ids, 64, 11);
+    assert_int_equal(checkpoints_on_path(s, &c, ids, n), 8);
+    for (uint32_t at = 155; at <= 305; at += 75)
+        for (uint32_t k = 1; k <= 3; k++) {
+            make_ids(other, 1000, at, at + k);
+            uint32_t resumed = run_turn(s, &c, 0, other, at + 30, at + 47, NULL, 0), fork = at / GRID * GRID;
+            assert_true(k == 1 ? resumed < fork : resumed == fork);
+            check_paths(s, 8);
+        }
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, n), (n - 17) / GRID * GRID);
+    run_close(&r);
+    make_ids(other, 1000, 21, 2000); /* the system boundary */
+    assert_int_equal(run_start(&r, s, &c, 0, other, 60), 16);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+/* A conversation that keeps nothing but a state behind each turn. */
+static void have_states_behind_turns(struct cs_store *s, const struct cs_config *c, const uint32_t *ids,
+                                     uint32_t n, int turns)
+{
+    for (; turns > 0; turns--, n += 24) {
+        struct run r;
+        run_start(&r, s, c, 0, ids, n);
+        assert_int_equal(run_compute(&r, n, 13), CS_OK);
+        assert_int_equal(run_capture(&r), CS_OK);
+        run_publish(&r);
+        run_close(&r);
+    }
+}
+
+static void all_long_paths_behind_a_new_branch_point_make_room_for_it(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(4000);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[400];
+    for (uint32_t k = 0; k < 5; k++) {
+        make_ids(ids, 400, 100, k);
+        have_states_behind_turns(s, &c, ids, 120, 8);
+        assert_int_equal(checkpoints_on_path(s, &c, ids, 400), 8);
+    }
+    uint64_t thinned = stats_of(s).thinned_checkpoints;
+    for (uint32_t k = 5; k < 7; k++) {
+        make_ids(ids, 400, 100, k);
+        assert_int_equal(run_turn(s, &c, 0, ids, 130, 130, NULL, 0), k == 5 ? 0 : 96);
+        check_paths(s, 8);
+    }
+    assert_int_equal(stats_of(s).thinned_checkpoints, thinned + 5);
+    for (uint32_t k = 0; k < 5; k++) {
+        make_ids(ids, 400, 100, k);
+        struct run r;
+        assert_int_equal(run_start(&r, s, &c, 0, ids, 320), 288);
+        run_close(&r);
+        assert_int_equal(checkpoints_on_path(s, &c, ids, 400), 8);
+    }
+    check_all_let_go(s);
+}
+
+static void a_checkpoint_where_paths_come_to_part_is_kept_like_a_branch_point(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(4000);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[1000], other[1000];
+    make_ids(ids, 1000, 1000, 0);
+    /* The reply ends at 104, where the next one leaves; then the first goes on for long. */
+    assert_int_equal(run_turn(s, &c, 0, ids, 90, 104, NULL, 0), 0);
+    uint32_t n = have_turns(s, &c, ids, 130, 1);
+    make_ids(other, 1000, 104, 1);
+    assert_int_equal(run_turn(s, &c, 0, other, 130, 147, NULL, 0), 104);
+    n = have_turns(s, &c, ids, n, 20);
+    check_paths(s, 8);
+    make_ids(other, 1000, 104, 2);
+    assert_int_equal(run_turn(s, &c, 0, other, 130, 147, NULL, 0), 104);
+    /* Two at once: the second finds out only when it is published. */
+    const struct cs_boundary end = {.position = 97, .kind = CS_BOUNDARY_END};
+    struct run a, b;
+    make_ids(ids, 1000, 0, 3);
+    make_ids(other, 1000, 0, 3);
+    for (uint32_t i = 100; i < 1000; i++)
+        other[i] += 1000000;
+    run_start(&a, s, &c, 0, ids, 130);
+    run_start(&b, s, &c, 0, other, 130);
+    assert_int_equal(cs_sequence_place(b.q, &end, 1, 130), CS_OK);
+    assert_int_equal(run_compute(&a, 130, 130), CS_OK);
+    assert_int_equal(run_compute(&b, 130, 130), CS_OK);
+    run_publish(&a);
+    run_publish(&b);
+    const struct span *at = checkpoint_at_locked(s, b.q->place, b.q->place_ordinal, 96);
+    assert_non_null(at);
+    assert_int_equal(at->boundary, CS_BOUNDARY_BRANCH);
+    run_close(&a);
+    run_close(&b);
+    check_all_let_go(s);
+}
+
+/* One more than a publish thins at once, see PATHS_AT_ONCE. */
+static void behind_very_many_long_paths_a_branch_point_is_kept_the_second_time(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(30000);
+    c.index_bytes = 16 << 20;
+    c.checkpoints_a_path = 3;
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[200];
+    for (uint32_t k = 0; k < 257; k++) {
+        make_ids(ids, 200, 100, k);
+        have_states_behind_turns(s, &c, ids, 112, 3);
+    }
+    uint64_t thinned = stats_of(s).thinned_checkpoints;
+    assert_int_equal(stats_of(s).checkpoints, 3 * 257);
+    for (uint32_t k = 1000; k < 1003; k++) {
+        make_ids(ids, 200, 100, k);
+        assert_int_equal(run_turn(s, &c, 0, ids, 110, 110, NULL, 0), k < 1002 ? 0 : 96);
+        assert_int_equal(stats_of(s).thinned_checkpoints, thinned + (k == 1000 ? 257 : 258));
+        check_paths(s, 3);
+    }
     check_all_let_go(s);
 }
 
@@ -408,6 +587,11 @@ int main(void)
         cmocka_unit_test(a_prompt_without_a_checkpoint_says_so),
         cmocka_unit_test(neighbours_share_the_pages_of_their_windows),
         cmocka_unit_test(a_path_keeps_at_most_k_checkpoints),
+        cmocka_unit_test(a_long_conversation_does_not_keep_others_from_a_shared_beginning),
+        cmocka_unit_test(every_edit_of_an_older_turn_but_the_first_reuses_up_to_the_fork),
+        cmocka_unit_test(all_long_paths_behind_a_new_branch_point_make_room_for_it),
+        cmocka_unit_test(a_checkpoint_where_paths_come_to_part_is_kept_like_a_branch_point),
+        cmocka_unit_test(behind_very_many_long_paths_a_branch_point_is_kept_the_second_time),
         cmocka_unit_test(a_step_that_was_not_computed_leaves_no_checkpoint),
         cmocka_unit_test(two_sequences_resume_from_one_checkpoint),
         cmocka_unit_test(the_same_checkpoint_published_twice_is_stored_once),
