@@ -251,7 +251,25 @@ static unsigned class_of_checkpoint(const struct index *ix, const struct span *c
     return worth_class(*value);
 }
 
-/* i: the last resident page, unused. */
+uint32_t ranks_pages_to_unused(const struct index *ix, const struct span *sp)
+{
+    uint32_t n = sp->n_live < sp->n_device + sp->n_loading ? sp->n_pages : 0;
+    while (n > 0 && (sp->page[n - 1] == ARENA_NO_PAGE || ix->arena->pages[sp->page[n - 1]].refs > 0))
+        n--;
+    return n;
+}
+
+static bool something_is_resident_behind(const struct span *sp, uint32_t i)
+{
+    if (sp->n_device_children > 0)
+        return true;
+    while (++i < sp->n_pages)
+        if (sp->page[i] != ARENA_NO_PAGE)
+            return true;
+    return false;
+}
+
+/* i: the last unused page. */
 static unsigned class_of_span(const struct index *ix, const struct span *sp, uint32_t i, double *value)
 {
     /* Where there is a disk, not before it is written: a span without its dead tail could not be any more,
@@ -259,7 +277,7 @@ static unsigned class_of_span(const struct index *ix, const struct span *sp, uin
     if (ranks_page_is_dead(ix, sp, i) &&
         (sp->useful_depth == 0 || sp->disk == SPAN_DISK_DURABLE || !ix->over_disk))
         return WORTH_CLASS_NOTHING;
-    if (sp->n_device_children > 0)
+    if (something_is_resident_behind(sp, i))
         return WORTH_CLASS_LAST;
     *value = worth_value(&(struct worth_facts){.tokens_saved = ix->page_tokens, .blocks_freed = 1});
     return worth_class(*value);
@@ -269,20 +287,13 @@ void ranks_update_locked(struct index *ix, struct span *sp)
 {
     double value = 0;
     unsigned class;
-    uint32_t i = sp->n_device > 0 ? sp->n_pages : 0;
-    while (i > 0 && sp->page[i - 1] == ARENA_NO_PAGE)
-        i--;
-    bool unused = i > 0 && sp->disk != SPAN_DISK_WRITING;
-    if (sp->kind == SPAN_CHECKPOINT)
-        unused = unused && sp->n_loading == 0;
-    else
-        unused = unused && ix->arena->pages[sp->page[i - 1]].refs == 0;
-    if (!unused) {
+    bool checkpoint = sp->kind == SPAN_CHECKPOINT;
+    uint32_t n = !checkpoint ? ranks_pages_to_unused(ix, sp) : sp->n_loading > 0 ? 0 : sp->n_device;
+    if (n == 0 || sp->disk == SPAN_DISK_WRITING) {
         rank_remove(&ix->ranks, sp);
         return;
     }
-    class = sp->kind == SPAN_CHECKPOINT ? class_of_checkpoint(ix, sp, &value)
-                                        : class_of_span(ix, sp, i - 1, &value);
+    class = checkpoint ? class_of_checkpoint(ix, sp, &value) : class_of_span(ix, sp, n - 1, &value);
     rank_put(&ix->ranks, sp, sp->disk == SPAN_DISK_DURABLE, class, value);
 }
 

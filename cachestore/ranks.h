@@ -7,10 +7,13 @@
  * when all others are empty. A class is that of the moment when the candidate was last looked at; it is
  * looked at again when it comes to the head, so what changes far away costs nothing.
  *
- * Spans go from the tail, leaves before spans with something resident behind them. Where a model resumes at
- * checkpoints only, pages behind the last checkpoint of all paths through them are worth nothing; the others
- * are what their checkpoints rest on, and go when those are gone. A checkpoint at the end of a path is judged
- * together with the pages that become worthless with it.
+ * Spans go from the tail, leaves before spans with something resident behind them. Pages in use are passed
+ * over: a sequence that computed all of its path anew uses pages that were missing at a tail, and not those
+ * before them, which would hold memory that nobody can have.
+ *
+ * Where a model resumes at checkpoints only, pages behind the last checkpoint of all paths through them are
+ * worth nothing; the others are what their checkpoints rest on, and go when those are gone. A checkpoint at
+ * the end of a path is judged together with the pages that become worthless with it.
  *
  * For that each span knows its chain, the most checkpoints on any path from its start down, and how deep into
  * it pages are useful. Both are kept up to date along the path to the root, as far as they change.
@@ -55,6 +58,8 @@ struct span *ranks_victim_locked(struct index *ix);
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp);
 /* Call when what hangs on the span was taken from it or given to it. */
 void ranks_recount_locked(struct index *ix, struct span *sp);
+/* How many pages of the span there are up to its last resident one that nobody uses; 0: none. */
+uint32_t ranks_pages_to_unused(const struct index *ix, const struct span *sp);
 /* Nothing that could be resumed needs page i of the span. */
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
 /* The most checkpoints behind this one on any path. */

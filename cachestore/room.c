@@ -77,8 +77,8 @@ static void evict_checkpoint(struct cs_store *s, struct span *c)
     room_settle_span_locked(s, c);
 }
 
-/* Takes unused pages off the span's tail until `want` pages of the arena are free or the next one is in use,
- * or is worth more than those before. */
+/* Takes unused pages off the span, from its tail, until `want` pages of the arena are free or the next one is
+ * worth more than those before. */
 static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
 {
     bool dead = sp->rank.class == WORTH_CLASS_NOTHING;
@@ -87,10 +87,10 @@ static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
         writeback_cancel_locked(s, sp);
     }
     count_dropped(s, sp);
-    for (uint32_t i = sp->n_pages; i-- > 0 && s->arena.n_free < want;) {
-        if (sp->page[i] == ARENA_NO_PAGE)
+    for (uint32_t i = ranks_pages_to_unused(&s->index, sp); i-- > 0 && s->arena.n_free < want;) {
+        if (sp->page[i] == ARENA_NO_PAGE || s->arena.pages[sp->page[i]].refs > 0)
             continue;
-        if (s->arena.pages[sp->page[i]].refs > 0 || (dead && !ranks_page_is_dead(&s->index, sp, i)))
+        if (dead && !ranks_page_is_dead(&s->index, sp, i))
             break;
         index_detach_locked(&s->index, sp, i);
     }

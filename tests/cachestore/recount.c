@@ -54,7 +54,7 @@ static void count_children(const struct span *sp, uint32_t *children, uint32_t *
 static void count_span(struct cs_store *s, const struct span *sp, struct counts *k)
 {
     uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, disk_children = 0;
-    bool tail_unused = false, pages = sp->kind == SPAN_OF_PAGES;
+    bool some_unused = false, pages = sp->kind == SPAN_OF_PAGES;
     for (uint32_t i = 0; i < sp->n_pages; i++) {
         if (sp->page[i] == ARENA_NO_PAGE)
             continue;
@@ -66,7 +66,7 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         else
             device++;
         live += p->refs > 0;
-        tail_unused = p->refs == 0;
+        some_unused |= p->refs == 0;
     }
     count_children(sp, &children, &device_children, &disk_children);
     assert_int_equal(sp->n_device, device);
@@ -88,11 +88,11 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         /* All or nothing, and never without bytes. */
         assert_true(device == sp->n_pages || loading == sp->n_pages || (device == 0 && loading == 0));
         assert_int_equal(children + sp->pins, 0);
-        tail_unused = device > 0;
+        some_unused = device > 0;
     }
     /* Nothing is kept for nothing. */
     assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
-    assert_int_equal(sp->rank.ranked, tail_unused && sp->disk != SPAN_DISK_WRITING);
+    assert_int_equal(sp->rank.ranked, some_unused && sp->disk != SPAN_DISK_WRITING);
     assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
                      sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
     k->ranked += sp->rank.ranked;

@@ -233,6 +233,41 @@ static void the_arena_turns_from_pages_to_checkpoints_and_back(void **state)
     cs_close(s, 0);
 }
 
+/* What was evicted from a span comes back as pages of a sequence that has its own copies of the others. */
+static void unused_pages_before_used_ones_make_room(void **state)
+{
+    (void)state;
+    struct cs_config c = tiny_config(7);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, 0, 1);
+    assert_int_equal(round_trip(s, NULL, ids, 3 * PT), 0);
+    struct cs_reuse reuse;
+    struct cs_sequence *q = open_settled(s, NULL, NULL, 0, &reuse), *other;
+    assert_int_equal(cs_sequence_grow(q, 3 * PT), CS_OK);
+    fill_pages(q, ids, 0, 3, 0);
+    other = open_settled(s, NULL, NULL, 0, &reuse);
+    assert_int_equal(cs_sequence_grow(other, 2 * PT), CS_OK); /* the span's last page leaves */
+    cs_sequence_close(other);
+    assert_int_equal(cs_sequence_publish(q, ids, 3 * PT, NULL, 0), CS_OK);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.publish_duplicate_pages, 2);
+    assert_int_equal(st.pages_live, 3);
+    assert_int_equal(st.pages_cached, 2);
+    check_balance(s);
+    assert_int_equal(cs_sequence_grow(q, 6 * PT), CS_OK);
+    check_balance(s);
+    assert_int_equal(stats_of(s).pages_cached, 1);
+    assert_int_equal(cs_sequence_grow(q, 7 * PT), CS_OK);
+    check_balance(s);
+    check_pages(q, ids, 3, 0);
+    cs_sequence_close(q);
+    check_balance(s);
+    assert_int_equal(round_trip(s, NULL, ids, 7 * PT), 0);
+    assert_int_equal(look_up(s, NULL, ids, 7 * PT).tokens_device, 7 * PT);
+    cs_close(s, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +277,7 @@ int main(void)
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
         cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
         cmocka_unit_test(the_arena_turns_from_pages_to_checkpoints_and_back),
+        cmocka_unit_test(unused_pages_before_used_ones_make_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

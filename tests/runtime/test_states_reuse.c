@@ -318,6 +318,44 @@ static void work_does_not_grow_with_the_messages(void **state)
     }
 }
 
+/* An arena that one long reply fills: what was cached for others must not be in its way, whatever of a shared
+ * beginning was evicted, and computed again, meanwhile. */
+static void replies_in_a_small_arena_have_all_their_tokens(void **state)
+{
+    (void)state;
+    enum { AT_ONCE = 8, ROUNDS = 16, MOST = 400 };
+    static const size_t shared[] = {384, 384, 320, 200}, own[] = {1, 3, 16};
+    config = rig_golden("qwen35", 640 << 10);
+    config.max_concurrency = 2;
+    config.page_patience_ms = 500;
+    engine = rig_open(&config);
+    assert_true(eng_engine_context(engine) >= 384 + 16 + MOST);
+    uint32_t *beginning = rig_ids(40, 384);
+    for (size_t round = 0; round < ROUNDS; round += rig_stride()) {
+        struct rig_call calls[AT_ONCE];
+        uint32_t *prompts[AT_ONCE];
+        uint32_t wanted[AT_ONCE];
+        for (size_t i = 0; i < AT_ONCE; i++) {
+            size_t at = round * AT_ONCE + i, n = shared[at * 7 / 3 % N(shared)],
+                   more = own[at * 5 / 2 % N(own)];
+            struct rig_options o = rig_defaults();
+            prompts[i] = rig_ids(1000 + at, n + more);
+            memcpy(prompts[i], beginning, n * sizeof *beginning);
+            o.max_tokens = wanted[i] = at * 3 / 2 % 2 ? MOST / 2 : MOST;
+            rig_start(engine, prompts[i], n + more, &o, &calls[i]);
+        }
+        for (size_t i = 0; i < AT_ONCE; i++) {
+            rig_wait(&calls[i]);
+            assert_int_equal(calls[i].result, ENG_OK);
+            assert_int_equal(calls[i].choice[0].n_ids, wanted[i]);
+            rig_free(&calls[i]);
+            free(prompts[i]);
+        }
+    }
+    free(beginning);
+    close_model();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +366,7 @@ int main(void)
         cmocka_unit_test(a_cancelled_prompt_resumes_where_it_was),
         cmocka_unit_test(a_returning_user_finds_all_of_it_while_bytes_last),
         cmocka_unit_test(work_does_not_grow_with_the_messages),
+        cmocka_unit_test(replies_in_a_small_arena_have_all_their_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
