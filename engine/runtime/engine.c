@@ -253,7 +253,8 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
                  sizing_text(asked, a), KN_PAGE_TOKENS, sizing_text(e->live.mapped_bytes, b));
         return ENG_EINVAL;
     }
-    int rc = cs_open(&config, &e->store, err, err_len);
+    bool too_large = config.arena_bytes / e->stride > UINT32_MAX - 2; /* pages have 32-bit numbers */
+    int rc = too_large ? CS_ENOMEM : cs_open(&config, &e->store, err, err_len);
     if (rc == CS_ENOMEM)
         snprintf(err, err_len,
                  "a KV cache of %s and the index of a disk cache of %s are more than can be had",

@@ -146,16 +146,33 @@ static int add_default_system(struct renderer *r)
     return rc == ENG_OK ? close_message(r) : rc;
 }
 
-/* Where the system text inside the run that starts at id `run` ends: behind the last id that spells nothing
- * but its first `len` bytes. */
+/* Bytes of text that the piece spells: all of it, or 0. SentencePiece gives a space for U+2581 as well. */
+static size_t spelt_by(const char *piece, size_t n, const char *text, size_t len)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (at < len && text[at] == piece[i])
+            at++;
+        else if (piece[i] == ' ' && len - at >= 3 && memcmp(text + at, "\xE2\x96\x81", 3) == 0)
+            at += 3;
+        else
+            return 0;
+    }
+    return at;
+}
+
+/* The boundary inside the run that starts at id `run`: behind the last id that spells nothing but its first
+ * `len` bytes, the system text. */
 static int add_boundary_in_run(struct renderer *r, size_t run, size_t len, int32_t message)
 {
     struct eng_rendered *out = r->out;
-    size_t i = run, spelt = 0, piece = 0;
-    for (; i < out->ids.n; i++, spelt += piece) {
-        (void)eng_tokenizer_piece(r->t, out->ids.data[i], false, &piece);
-        if (piece > len - spelt)
+    size_t i = run, at = 0, n;
+    for (; i < out->ids.n && at < len; i++) {
+        const char *piece = eng_tokenizer_piece(r->t, out->ids.data[i], false, &n);
+        size_t more = spelt_by(piece, n, r->run.data + at, len - at);
+        if (more == 0)
             break;
+        at += more;
     }
     if (i > UINT32_MAX / 2)
         return ENG_ENOMEM;

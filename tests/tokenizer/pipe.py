@@ -38,6 +38,21 @@ class Tokenizer:
         answers = self._ask(b"E" + struct.pack("<II", parse_special, len(t)) + t for t in texts)
         return [answers.numbers() for _ in texts]
 
+    def gemma_boundaries(self, messages, ids, starts, boundaries):
+        """Where boundaries of a conversation lie: at each start of a turn, at the end, and inside the first turn behind the last id that spells
+        only system text. That one is taken from `boundaries` when it is right."""
+        if messages[0]["role"] != "system":
+            return starts
+        at = boundaries[1] if len(boundaries) > 1 else 0
+        if not starts[0] < at < starts[1]:
+            return [starts[0], None] + starts[1:]
+        text = "user\n" + messages[0]["content"] + "\n\n"
+        spaces = text.replace("\u2581", " ")  # what SentencePiece makes of it
+        inside, beyond = (spelt.decode() for spelt in self.decode_many([ids[starts[0] + 1:at], ids[starts[0] + 1:at + 1]]))
+        inside = inside.rstrip("\ufffd")
+        right = (text.startswith(inside) or spaces.startswith(inside)) and not text.startswith(beyond) and not spaces.startswith(beyond)
+        return [starts[0], at if right else None] + starts[1:]
+
     def decode_many(self, id_lists):
         answers = self._ask(b"D" + struct.pack("<I%dI" % len(ids), len(ids), *ids) for ids in id_lists)
         return [answers.bytes(answers.number()) for _ in id_lists]
