@@ -119,8 +119,9 @@ void cs_close(struct cs_store *s, uint32_t deadline_ms);
 
 /* Why a prompt's tokens were not all reused: the reason at the point where reuse ended. */
 enum cs_miss {
-    CS_MISS_NONE,         /* all full pages of the first n - 1 tokens were reused */
-    CS_MISS_COLD,         /* nothing stored for this prefix, not even its first page */
+    CS_MISS_NONE, /* all full pages of the first n - 1 tokens were reused; of a model with windows or state,
+                     all before their last multiple of grid_tokens */
+    CS_MISS_COLD, /* nothing stored for this prefix, not even its first page */
     CS_MISS_DIVERGED,     /* stored paths go on with other tokens, or stored history ends here */
     CS_MISS_PARTIAL_PAGE, /* the first n - 1 tokens are less than a page */
     CS_MISS_EVICTED,    /* a span that was stored here has been evicted (known while its key is remembered) */
@@ -183,7 +184,8 @@ struct cs_boundary {
 /* Says where this sequence may be resumed later: boundaries (ascending) of the n_tokens that will be computed
  * first (the whole prompt; the end is taken at or before n_tokens - 1). The store adds the branch point it
  * has found, thins them together with the checkpoints that the path has already (policy/placement.h) and
- * remembers which are wanted. Replaces what an earlier call wanted. CS_OK, CS_ENOMEM. */
+ * remembers which are wanted. Replaces what an earlier call wanted; keeps no pointer to boundaries. CS_OK,
+ * CS_ENOMEM (what was wanted before still is), CS_EINVAL (the sequence has not settled). */
 int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundaries, size_t n,
                       uint32_t n_tokens);
 
@@ -209,12 +211,15 @@ int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
  * step hold nothing. */
 void cs_sequence_step_end(struct cs_sequence *q, uint32_t to, bool captured);
 /* A checkpoint outside a step, at the last grid position at or before what has been computed: the end of a
- * turn. Gives the blocks to write (as above). CS_ENOTFOUND: there is one already, or the position is 0;
- * CS_EFULL. */
+ * turn. Gives the blocks to write (owned by the sequence, valid until the next step_begin, capture or
+ * publish: write them before that, for publish takes the checkpoint as it is). CS_ENOTFOUND: there is one
+ * already, or the position is 0; CS_EFULL, CS_ENOMEM: there is no room, and it is counted; CS_EINVAL: the
+ * sequence has not settled. */
 int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const struct cs_capture **capture);
 
 /* After poll returned 1: the blocks that hold the state of the position where the sequence resumes; NULL at
- * position 0 or without state. Copy them, then let them go. */
+ * position 0 or without state. Copy them, then let them go: until state_done (or close) they cannot be
+ * evicted. */
 void *const *cs_sequence_state(const struct cs_sequence *q, uint32_t *n_blocks);
 void cs_sequence_state_done(struct cs_sequence *q);
 
@@ -228,9 +233,10 @@ struct cs_note {
 
 /* Publishes all full pages of ids[0..n): KV of those n tokens has been computed into the sequence's pages.
  * ids must extend what was opened or published before. Pages already stored for these ids are not stored
- * again. Done for the device when it returns; disk follows in the background. Work is proportional to the new
- * bytes. Published pages become read-only. notes (n_notes) may be NULL. The same sequence may publish any
- * number of times. */
+ * again. Checkpoints captured at positions up to n go with them, and the path is thinned to
+ * checkpoints_a_path. Done for the device when it returns; disk follows in the background. Work is
+ * proportional to the new bytes. Published pages become read-only. notes (n_notes) may be NULL. The same
+ * sequence may publish any number of times. */
 int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, const struct cs_note *notes,
                         size_t n_notes);
 

@@ -38,10 +38,8 @@ static bool can_be_restored(const struct span *c)
 
 /* ---- finding: all with the lock held ----------------------------------------------------------------- */
 
-struct span *checkpoint_deepest_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t limit,
-                                       bool resident_only)
+struct span *checkpoint_deepest_locked(struct span *at, uint32_t ordinal, uint32_t limit, bool resident_only)
 {
-    (void)s;
     for (; at; ordinal = at->parent_ordinal, at = at->parent) {
         struct span *best = NULL;
         for (struct span *c = at->first_checkpoint; c; c = c->next_sibling)
@@ -196,7 +194,7 @@ static size_t thin_path(struct cs_sequence *q, struct span *at, uint32_t ordinal
     if (!points)
         return 0;
     if (n > s->checkpoints_a_path) {
-        const struct span *last = checkpoint_deepest_locked(s, q->place, q->place_ordinal, UINT32_MAX, false);
+        const struct span *last = checkpoint_deepest_locked(q->place, q->place_ordinal, UINT32_MAX, false);
         const struct span *last_but_one = last ? ranks_checkpoint_before(last) : NULL;
         n = placement_sort(points, n);
         for (size_t i = 0; i < n; i++)
@@ -336,7 +334,7 @@ void checkpoint_publish_locked(struct cs_sequence *q, uint64_t tick)
         thin_other_paths(q, tick);
     }
     /* The disk may have let go of it since it was published. */
-    struct span *deepest = checkpoint_deepest_locked(s, q->place, q->place_ordinal, UINT32_MAX, false);
+    struct span *deepest = checkpoint_deepest_locked(q->place, q->place_ordinal, UINT32_MAX, false);
     if (deepest)
         writeback_enqueue_locked(s, deepest);
     checkpoint_rank_path_locked(s, q->place, q->place_ordinal);

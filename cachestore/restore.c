@@ -170,11 +170,11 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
                                          size_t *n_reads)
 {
     struct cs_store *s = q->s;
-    struct span *c = checkpoint_deepest_locked(s, q->place, q->place_ordinal, matched, false);
+    struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, matched, false);
     uint32_t best = c ? c->first_position : 0;
     bool refused = false;
     if (c && !checkpoint_is_resident(c)) {
-        struct span *resident = checkpoint_deepest_locked(s, q->place, q->place_ordinal, best - 1, true);
+        struct span *resident = checkpoint_deepest_locked(q->place, q->place_ordinal, best - 1, true);
         if (resident && checkpoint_hold_locked(s, resident, &q->fallback) != CS_OK)
             resident = NULL;
         struct load *l = c->loads;
@@ -298,7 +298,7 @@ static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
     } else if (q->fallback.position > 0 && q->fallback.position <= limit) {
         from = &q->fallback;
     } else if (keep > 0) {
-        struct span *c = checkpoint_deepest_locked(s, q->place, q->place_ordinal, limit, true);
+        struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, limit, true);
         if (c)
             (void)checkpoint_hold_locked(s, c, &other);
     }

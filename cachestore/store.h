@@ -242,8 +242,7 @@ uint32_t checkpoint_window_first(const struct cs_store *s, uint32_t position);
 bool checkpoint_is_resident(const struct span *c);
 /* The deepest checkpoint of the path at or before `limit` tokens that is resident, or (not resident_only) can
  * be read; the path ends behind page `ordinal` of `at`. NULL: none. */
-struct span *checkpoint_deepest_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t limit,
-                                       bool resident_only);
+struct span *checkpoint_deepest_locked(struct span *at, uint32_t ordinal, uint32_t limit, bool resident_only);
 /* The checkpoint at exactly this position of the path; NULL: none. */
 struct span *checkpoint_at_locked(struct cs_store *s, struct span *at, uint32_t ordinal, uint32_t position);
 /* References the blocks of a checkpoint that has them. CS_OK, CS_ENOMEM. */
