@@ -70,14 +70,15 @@ static void print_cache(const struct cli_options *o, const struct eng_model_desc
     uint64_t region = sizing_live_bytes(&s);
     uint32_t context = o->context ? o->context : d->context_trained;
     uint32_t concurrency = o->max_concurrency ? o->max_concurrency : SIZING_CONCURRENCY_DEFAULT;
-    uint64_t one = sizing_context_blocks(&s, stride, context) * stride + region;
+    uint64_t blocks = sizing_context_blocks(&s, stride, context);
+    uint64_t one = blocks > (UINT64_MAX - region) / stride ? UINT64_MAX : blocks * stride + region;
     const char *reason = "as asked";
     uint64_t kv_bytes = o->kv_cache_bytes ? o->kv_cache_bytes
                                           : sizing_kv_bytes(one, concurrency, (enum eng_kv_limit)o->kv_limit,
                                                             d->weight_bytes, &reason);
-    uint64_t live = region < kv_bytes / 2 / concurrency ? region * concurrency : kv_bytes / 2;
-    uint64_t arena = region ? kv_bytes - live : kv_bytes;
-    uint64_t tokens = arena / stride * KN_PAGE_TOKENS;
+    uint64_t live = region * sizing_concurrency(kv_bytes, region, concurrency);
+    uint64_t arena = kv_bytes > live ? kv_bytes - live : 0;
+    uint64_t tokens = sizing_tokens(&s, arena / stride);
     uint64_t checkpoint = sizing_checkpoint_blocks(&s, stride);
     struct sizing_memory memory = sizing_memory_available();
 

@@ -37,10 +37,14 @@ bool admission_take_new(struct eng_engine *e, bool *cancels)
     *cancels = atomic_exchange(&e->cancel_pending, false);
     pthread_mutex_lock(&e->lock);
     while (e->submitted.n > 0) {
-        if (admission_queue(e, e->submitted.at[0]) != ENG_OK)
-            break; /* stays submitted; tried again on the next turn */
+        if (admission_queue(e, e->submitted.at[0]) != ENG_OK) {
+            /* It stays submitted until there is memory, and a cancel of it stays pending. */
+            atomic_store(&e->cancel_pending, true);
+            break;
+        }
         sequence_list_remove(&e->submitted, e->submitted.at[0]);
     }
+    e->left_submitted = e->submitted.n > 0;
     bool closing = e->closing;
     bool empty = e->requests == NULL && e->n_submitting == 0;
     for (struct request *r = e->requests; closing && r; r = r->next)
@@ -84,7 +88,7 @@ static size_t headroom_blocks(const struct eng_engine *e)
         size_t more = pages_of(end) > pages_of(q->ids.n) ? pages_of(end) - pages_of(q->ids.n) : 0;
         more = more < HEADROOM_PAGES ? more : HEADROOM_PAGES;
         size_t windows = sizing_window_blocks(e->state, q->ids.n + more * PAGE);
-        size_t held = sequence_window_blocks(e, q->n_computed, 0);
+        size_t held = sequence_window_blocks(e, q->n_computed);
         blocks += more + (windows > held ? windows - held : 0);
     }
     return blocks;
@@ -243,7 +247,9 @@ void admission_admit(struct eng_engine *e)
 void admission_look_ahead(struct eng_engine *e)
 {
     size_t n = e->waiting.n < e->max_concurrency ? e->waiting.n : e->max_concurrency;
-    size_t available = n > 0 ? admission_available(e) : 0;
+    if (n == 0)
+        return;
+    size_t available = admission_available(e);
     size_t headroom = headroom_blocks(e);
     for (size_t i = 0; i < n; i++) {
         struct sequence *q = e->waiting.at[i];

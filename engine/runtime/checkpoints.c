@@ -132,12 +132,12 @@ void sequence_capture_end(struct eng_engine *e, struct sequence *q)
     count(e, &e->stats.state_saves, 1);
 }
 
-size_t sequence_window_blocks(const struct eng_engine *e, size_t pos, size_t n)
+size_t sequence_window_blocks(const struct eng_engine *e, size_t pos)
 {
     const struct eng_state_desc *s = e->state;
     if (s->window_groups == 0)
         return 0;
     size_t at = pos / s->grid * s->grid;
     size_t first = at + 1 > s->window ? (at + 1 - s->window) / PAGE : 0;
-    return s->window_groups * (pages_of(pos + n) - first);
+    return s->window_groups * (pages_of(pos) - first);
 }

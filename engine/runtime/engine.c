@@ -157,15 +157,12 @@ static int size_cache(struct eng_engine *e, const struct eng_config *c, uint64_t
                              c->kv_limit, 0, reason);
     }
     if (region > 0) {
-        uint64_t most = kv / 2 / region;
-        most = most > 0 ? most : 1;
-        if (most < e->max_concurrency) {
-            engine_log(
-                e, CS_LOG_WARN,
-                "the KV cache holds the live state of %llu sequences, so that many run at once, not %u",
-                (unsigned long long)most, e->max_concurrency);
-            e->max_concurrency = (uint32_t)most;
-        }
+        uint32_t most = sizing_concurrency(kv, region, e->max_concurrency);
+        if (most < e->max_concurrency)
+            engine_log(e, CS_LOG_WARN,
+                       "the KV cache holds the live state of %u sequences, so that many run at once, not %u",
+                       most, e->max_concurrency);
+        e->max_concurrency = most;
         if (live_pool_open(&e->live, region, e->max_concurrency) != ENG_OK)
             return ENG_ENOMEM;
         kv = kv > e->live.mapped_bytes ? kv - e->live.mapped_bytes : 0;
@@ -270,7 +267,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
                    (unsigned long long)tokens, e->context);
         e->context = (uint32_t)tokens;
     }
-    log_cache(e, start, config.arena_bytes, s.pages_total * KN_PAGE_TOKENS, reason);
+    log_cache(e, start, config.arena_bytes, tokens, reason);
     if (c->disk_dir && s.disk_on)
         log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu spans · %s", c->disk_dir,
                  sizing_text(s.disk_bytes, (char[32]){0}), sizing_text(s.disk_budget, a),

@@ -143,6 +143,7 @@ struct eng_engine {
     struct eng_token_info *infos;
     size_t cap_infos;
     bool publish_failed; /* said once */
+    bool left_submitted; /* no memory to take a request in: it is tried again without a wake-up */
 
     atomic_bool cancel_pending;
     _Atomic uint64_t published_pages;
@@ -203,8 +204,8 @@ int sequence_step_begin(struct eng_engine *e, struct sequence *q);
 void sequence_step_end(struct eng_engine *e, struct sequence *q, bool computed);
 /* A checkpoint at the last grid position, to be published with what has been computed. */
 void sequence_capture_end(struct eng_engine *e, struct sequence *q);
-/* Blocks of the window pages that a sequence holds while n tokens at pos are computed; n 0: before them. */
-size_t sequence_window_blocks(const struct eng_engine *e, size_t pos, size_t n);
+/* Blocks of the window pages that a sequence of pos tokens holds between two steps. */
+size_t sequence_window_blocks(const struct eng_engine *e, size_t pos);
 
 /* ending.c */
 /* Publishes the full pages and checkpoints of what is computed; reply: its note, or NULL for the prompt's

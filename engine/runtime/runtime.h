@@ -55,8 +55,9 @@ struct eng_config {
     uint64_t disk_bytes;          /* 0: 16 GiB, at most half of what the file system has free */
     uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
     const char *chat_template;    /* NULL: from the file */
-    uint32_t
-        page_patience_ms; /* how long a sequence that is alone waits for a page before it ends; 0: 2000 */
+    /* How long a sequence that is alone, or a prompt while nothing runs, waits for a page before it ends; 0:
+     * 2000. Tests use less. */
+    uint32_t page_patience_ms;
     /* NULL, or where to take index_bytes, checkpoints_a_path, checkpoint_grace_ms and the disk tier's shape
      * from (span_bytes .. inflight_bytes); its other fields are not read. Tests use tiny ones. */
     const struct cs_config *store_shape;

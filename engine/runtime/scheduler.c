@@ -69,24 +69,27 @@ static bool make_room(struct eng_engine *e, struct sequence *q)
             q->full_since_s = 0;
             return true;
         }
-        if (rc == CS_EFULL && admission_drop_look_ahead(e, q))
+        if (rc != CS_EFULL) {
+            request_fail(e, q->request, rc == CS_ENOMEM ? ENG_ENOMEM : ENG_EIO,
+                         rc == CS_ENOMEM ? "out of memory" : cs_strerror(rc));
+            return false;
+        }
+        if (admission_drop_look_ahead(e, q))
             continue;
-        if (rc == CS_EFULL && q->captured) {
+        if (q->captured) {
             sequence_publish(e, q, NULL);
             continue;
         }
-        if (rc == CS_EFULL && e->state->window_groups > 0 && q->chunk > PAGE) {
+        if (e->state->window_groups > 0 && q->chunk > PAGE) {
             q->chunk = q->chunk / 2 > PAGE ? q->chunk / 2 : PAGE;
             continue;
         }
-        if (rc == CS_EFULL && e->running.n > 1) {
-            struct sequence *victim = e->running.at[e->running.n - 1];
-            preempt(e, victim);
-            if (victim == q)
-                return false;
-            continue;
-        }
-        break;
+        if (e->running.n == 1)
+            break;
+        struct sequence *victim = e->running.at[e->running.n - 1];
+        preempt(e, victim);
+        if (victim == q)
+            return false;
     }
     q->chunk = 0;
     double now = engine_now_s();
@@ -309,10 +312,9 @@ void *scheduler_thread(void *engine)
         admission_look_ahead(e);
         pthread_mutex_lock(&e->lock);
         e->stats.running = (uint32_t)e->running.n;
-        e->stats.waiting = e->n_waiting;
         pthread_mutex_unlock(&e->lock);
         if (e->running.n == 0)
-            engine_sleep(e, e->waiting.n > 0 ? LOADING_POLL_MS : 0);
+            engine_sleep(e, e->waiting.n > 0 || e->left_submitted ? LOADING_POLL_MS : 0);
         else if (!step(e))
             engine_sleep(e, LOADING_POLL_MS);
     }

@@ -178,6 +178,14 @@ uint64_t sizing_live_bytes(const struct eng_state_desc *s)
                                              : (s->live_bytes + 4095) / 4096 * 4096;
 }
 
+uint32_t sizing_concurrency(uint64_t kv_bytes, uint64_t region, uint32_t concurrency)
+{
+    uint64_t most = region ? kv_bytes / 2 / region : concurrency;
+    if (most == 0)
+        most = 1;
+    return most < concurrency ? (uint32_t)most : concurrency;
+}
+
 uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks)
 {
     uint64_t low = 0; /* fits */

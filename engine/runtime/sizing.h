@@ -20,6 +20,9 @@ uint64_t sizing_checkpoint_blocks(const struct eng_state_desc *s,
 /* A whole context: pages, windows, and the state of one checkpoint, so that it can be resumed. */
 uint64_t sizing_context_blocks(const struct eng_state_desc *s, uint64_t stride, uint64_t tokens);
 uint64_t sizing_live_bytes(const struct eng_state_desc *s); /* region of a running sequence's state */
+/* How many of `concurrency` sequences may run at once: their live state (region bytes each, 0: none) takes at
+ * most half of the KV cache, but one always may. */
+uint32_t sizing_concurrency(uint64_t kv_bytes, uint64_t region, uint32_t concurrency);
 /* The most tokens that a sequence can have in so many blocks: pages and windows. */
 uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks);
 
