@@ -62,8 +62,12 @@ static struct eng_engine *open_engine(const struct cli_options *o, const sigset_
         fprintf(stderr, "isotherm serve: cannot start a thread\n");
         return NULL;
     }
-    if (wait_signal(signals) != SIGUSR1)
-        _exit(CLI_OK);
+    int number = wait_signal(signals);
+    if (number != SIGUSR1) { /* nothing is kept that would have to be flushed */
+        signal(number, SIG_DFL);
+        pthread_sigmask(SIG_UNBLOCK, signals, NULL);
+        raise(number);
+    }
     pthread_join(loader, NULL);
     if (l.rc == ENG_OK)
         return l.engine;
@@ -116,6 +120,7 @@ int cli_serve(const struct cli_options *o)
         say(o, CS_LOG_INFO,
             "%s: replies that have begun may end, then the prefix cache is flushed; again to end at once",
             number == SIGINT ? "SIGINT" : "SIGTERM");
+        sigdelset(&signals, SIGUSR1);
         pthread_sigmask(SIG_UNBLOCK, &signals, NULL); /* their default from here on */
         exit_code = CLI_OK;
     }

@@ -232,6 +232,8 @@ static bool collect(struct eng_call *c, const char *data, size_t len)
                         "Too many large requests at once; try again in a moment.");
     if (c->reject.status != 0) {
         eng_bytes_free(&c->body);
+        atomic_fetch_sub(&s->body_bytes, c->body_reserved);
+        c->body_reserved = 0;
         return c->body_seen <= ENG_DISCARD_FACTOR * s->max_body_bytes;
     }
     atomic_fetch_add(&s->body_bytes, len);
@@ -271,9 +273,9 @@ static enum MHD_Result dispatch(struct eng_call *c, struct MHD_Connection *mhd, 
     pthread_mutex_lock(&c->lock);
     c->state = ENG_CALL_PREPARING;
     enum MHD_Result result = suspend_locked(c);
+    pthread_mutex_unlock(&c->lock);
     if (result == MHD_YES)
         eng_prepare_push(c->server, c);
-    pthread_mutex_unlock(&c->lock);
     return result;
 }
 

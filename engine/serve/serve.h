@@ -18,7 +18,7 @@ struct eng_server_config {
     uint16_t port;     /* 0: any; eng_server_port tells */
     const char *alias; /* model name in answers; NULL: file name without .gguf */
     const char *model_path;
-    const char *api_key_file; /* one key a line, # comments; NULL: open, loopback only */
+    const char *api_key_file; /* as keys.h has it; NULL: open, loopback only */
     uint64_t max_body_bytes;  /* 0: 32 MiB */
     unsigned max_connections; /* 0: 1,024, fewer where the process may have few descriptors */
     bool debug;               /* x_isotherm carries logits_hash */

@@ -250,18 +250,17 @@ uint16_t eng_server_port(const struct eng_server *s)
 /* Cancels the calls whose reply has not begun; all: every one that is not done. */
 static void cancel_calls(struct eng_server *s, bool all)
 {
-    size_t n = 0, most = 0;
-    pthread_mutex_lock(&s->lock);
-    for (struct eng_conn *conn = s->conns; conn; conn = conn->next)
-        most += conn->call != NULL;
-    eng_request_id *ids = most ? calloc(most, sizeof *ids) : NULL;
-    for (struct eng_conn *conn = s->conns; conn && ids; conn = conn->next)
-        if (conn->call && eng_call_take_cancel(conn->call, all, &ids[n]))
-            n++;
-    pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < n; i++) /* not under the lock: it calls the engine */
-        eng_cancel(atomic_load(&s->engine), ids[i]);
-    free(ids);
+    for (;;) {
+        eng_request_id id = 0;
+        bool found = false;
+        pthread_mutex_lock(&s->lock);
+        for (struct eng_conn *conn = s->conns; conn && !found; conn = conn->next)
+            found = conn->call && eng_call_take_cancel(conn->call, all, &id);
+        pthread_mutex_unlock(&s->lock);
+        if (!found)
+            return;
+        eng_cancel(atomic_load(&s->engine), id); /* not under the lock: it calls the engine */
+    }
 }
 
 static bool is_answering_locked(const struct eng_server *s)
@@ -333,8 +332,8 @@ void eng_server_stop(struct eng_server *s, uint32_t grace_ms)
         wait_quiet(s, ENG_GOODBYE_MS);
     }
 
-    atomic_store(&s->stopping, true);
-    /* From here on the handler suspends nothing any more; what it has suspended is found by abandon_all. */
+    /* From here on (`stopping`) the handler suspends nothing; what it has suspended is found by abandon_all.
+     */
     stop_watcher(s);
     stop_preparer(s);
     abandon_all(s);

@@ -108,6 +108,9 @@ static json_t *checkpoints_json(const struct cs_stats *st)
     set_number(object, "thinned", st->thinned_checkpoints);
     set_number(object, "dropped", st->dropped_checkpoints);
     set_number(object, "evicted_device", st->evicted_device_checkpoints);
+    set_number(object, "on_disk", st->disk_checkpoints);
+    set_number(object, "written", st->checkpoints_written);
+    set_number(object, "read", st->checkpoints_read);
     set_number(object, "evicted_disk", st->evicted_disk_checkpoints);
     return object;
 }
@@ -224,12 +227,14 @@ static void http_metrics(struct eng_bytes *out, const struct eng_server *s)
 static void engine_metrics(struct eng_bytes *out, const struct eng_engine_stats *es)
 {
     metric(out, "requests_total", COUNTER, "Requests taken.", es->requests);
-    metric(out, "requests_finished_total", COUNTER, "Requests that ran to their end.", es->finished);
+    metric(out, "requests_finished_total", COUNTER,
+           "Requests that have ended, cancelled and failed ones included.", es->finished);
     metric(out, "requests_cancelled_total", COUNTER, "Requests cancelled.", es->cancelled);
     metric(out, "requests_failed_total", COUNTER, "Requests that failed.", es->failed);
     metric(out, "requests_rejected_total", COUNTER, "Requests refused because the queue was full.",
            es->rejected_full);
-    metric(out, "requests_running", GAUGE, "Requests that are prefilling or decoding.", es->running);
+    metric(out, "requests_running", GAUGE,
+           "Sequences that are prefilling or decoding; a request has one a choice.", es->running);
     metric(out, "requests_waiting", GAUGE, "Requests in the queue.", es->waiting);
     metric(out, "preemptions_total", COUNTER, "Sequences put back because the arena was full.",
            es->preemptions);
@@ -238,7 +243,8 @@ static void engine_metrics(struct eng_bytes *out, const struct eng_engine_stats 
            es->reused_tokens);
     metric(out, "prefilled_tokens_total", COUNTER, "Tokens of prompts that were computed.",
            es->prefilled_tokens);
-    metric(out, "decoded_tokens_total", COUNTER, "Tokens sampled.", es->decoded_tokens);
+    metric(out, "decoded_tokens_total", COUNTER, "Tokens computed one by one behind a prompt.",
+           es->decoded_tokens);
     metric(out, "forwards_total", COUNTER, "Forward passes.", es->forwards);
     metric_head(out, "state_copies_total", COUNTER,
                 "Recurrent states written inside a forward, saved at the end of a turn, loaded.");
@@ -261,6 +267,7 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_index_bytes", GAUGE, "Bytes of the index.", st->index_bytes);
     metric(out, "cache_index_budget_bytes", GAUGE, "Most bytes that the index may take.", st->index_budget);
     metric(out, "cache_spans", GAUGE, "Spans known.", st->spans);
+    metric(out, "cache_notes", GAUGE, "Notes known: what messages were tokenised to.", st->notes);
     metric(out, "cache_checkpoints", GAUGE, "Checkpoints on the device.", st->checkpoints);
     metric(out, "cache_checkpoint_blocks", GAUGE, "Blocks of the arena that checkpoints hold.",
            st->checkpoint_blocks);
@@ -268,9 +275,17 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_disk_bytes", GAUGE, "Bytes on disk, catalogue included.", st->disk_bytes);
     metric(out, "cache_disk_budget_bytes", GAUGE, "Most bytes that the disk tier may take.", st->disk_budget);
     metric(out, "cache_disk_spans", GAUGE, "Spans on disk.", st->disk_spans);
+    metric(out, "cache_disk_checkpoints", GAUGE, "Checkpoints on disk.", st->disk_checkpoints);
+    metric(out, "cache_disk_foreign_records", GAUGE, "Records of other models on disk, never served.",
+           st->records_foreign);
     metric(out, "cache_disk_pending_bytes", GAUGE, "Published bytes that are not durable yet.",
            st->pending_bytes);
     metric(out, "cache_lookups_total", COUNTER, "Prompts looked up.", st->lookups);
+    metric_head(out, "cache_hits_total", COUNTER, "Look-ups that reused every full page, or some.");
+    metric_labelled(out, "cache_hits_total", "kind", "full", st->hits_full);
+    metric_labelled(out, "cache_hits_total", "kind", "partial", st->hits_partial);
+    metric(out, "cache_tokens_looked_up_total", COUNTER, "Tokens of the prompts looked up.",
+           st->tokens_looked_up);
     metric_head(out, "cache_misses_total", COUNTER, "Look-ups that did not reuse every full page, by why.");
     for (int i = 0; i < CS_MISS_COUNT; i++)
         if (i != CS_MISS_NONE)
@@ -281,6 +296,8 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_tokens_total", "tier", "disk", st->tokens_disk);
     metric(out, "cache_publishes_total", COUNTER, "Publishes.", st->publishes);
     metric(out, "cache_publish_pages_total", COUNTER, "Pages published.", st->publish_pages);
+    metric(out, "cache_publish_duplicate_pages_total", COUNTER, "Pages computed that were stored already.",
+           st->publish_duplicate_pages);
     metric(out, "cache_publish_spans_total", COUNTER, "Spans published.", st->publish_spans);
     metric(out, "cache_publish_checkpoints_total", COUNTER, "Checkpoints published.",
            st->publish_checkpoints);
@@ -292,8 +309,15 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_catalog_batches_total", COUNTER, "Batches written to the catalogue.",
            st->catalog_batches);
     metric(out, "cache_catalog_rows_total", COUNTER, "Rows written to the catalogue.", st->catalog_rows);
+    metric(out, "cache_syncs_total", COUNTER, "Syncs of the volumes.", st->syncs);
     metric(out, "cache_submissions_total", COUNTER, "Calls that submitted disk I/O.", st->submissions);
     metric(out, "cache_sqes_total", COUNTER, "Disk reads, writes and syncs submitted.", st->sqes);
+    metric_head(out, "cache_records_written_total", COUNTER, "Records written to disk, by kind.");
+    metric_labelled(out, "cache_records_written_total", "kind", "span", st->spans_written);
+    metric_labelled(out, "cache_records_written_total", "kind", "checkpoint", st->checkpoints_written);
+    metric_head(out, "cache_records_read_total", COUNTER, "Records read from disk and verified, by kind.");
+    metric_labelled(out, "cache_records_read_total", "kind", "span", st->spans_read);
+    metric_labelled(out, "cache_records_read_total", "kind", "checkpoint", st->checkpoints_read);
     metric(out, "cache_bytes_written_total", COUNTER, "Bytes written to disk.", st->bytes_written);
     metric(out, "cache_bytes_read_total", COUNTER, "Bytes read from disk.", st->bytes_read);
     metric_head(out, "cache_evicted_spans_total", COUNTER, "Spans evicted, by tier.");
@@ -302,7 +326,8 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_head(out, "cache_evicted_checkpoints_total", COUNTER, "Checkpoints evicted, by tier.");
     metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "device", st->evicted_device_checkpoints);
     metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "disk", st->evicted_disk_checkpoints);
-    metric_head(out, "cache_dropped_total", COUNTER, "Spans that never became durable, by why.");
+    metric_head(out, "cache_dropped_total", COUNTER,
+                "Spans, checkpoints and notes that were not kept or never became durable, by why.");
     metric_labelled(out, "cache_dropped_total", "reason", "undurable", st->dropped_undurable);
     metric_labelled(out, "cache_dropped_total", "reason", "queue_full", st->dropped_queue_full);
     metric_labelled(out, "cache_dropped_total", "reason", "index_full", st->dropped_index_full);

@@ -215,7 +215,7 @@ bool eng_watch_set(struct eng_server *s, struct MHD_Connection *mhd, struct eng_
 static bool drop_input(const struct eng_server *s, struct eng_conn *conn)
 {
     char buf[65536];
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 2; i++) { /* under the server's lock: what is left is reported again */
         ssize_t n = recv(conn->fd, buf, sizeof buf, MSG_DONTWAIT);
         if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
             return true;
