@@ -262,7 +262,7 @@ struct kn_delta_shape {
 /* Columns of a row of convolution input: q (k_heads * dim), k (k_heads * dim), v (v_heads * dim). */
 uint32_t kn_delta_columns(const struct kn_delta_shape *s);
 uint64_t kn_delta_state_bytes(const struct kn_delta_shape *s);
-uint64_t kn_delta_live_bytes(const struct kn_delta_shape *s);
+uint64_t kn_delta_live_bytes(const struct kn_delta_shape *s); /* a multiple of 64 */
 
 /* Bytes in equal blocks: byte i is blocks[i / stride][i % stride]. */
 struct kn_blocks {
@@ -279,7 +279,8 @@ struct kn_delta_capture {
 };
 
 struct kn_delta_seq {
-    void *live;                              /* kn_delta_live_bytes, 64-byte aligned; zeroed at position 0 */
+    void *live; /* kn_delta_live_bytes, 64-byte aligned; its first kn_delta_state_bytes are zero at position 0
+                 */
     uint32_t pos0, n, row0;                  /* as kn_attn_seq */
     const struct kn_delta_capture *captures; /* ascending */
     uint32_t n_captures;
@@ -299,7 +300,7 @@ int kn_delta(struct kn_backend *b, const struct kn_delta_shape *s, const struct 
              const struct kn_delta_seq *seqs, size_t n_seqs, const float *qkv, size_t ldqkv,
              const float *beta, size_t ldbeta, const float *alpha, size_t ldalpha, float *out, size_t ldo);
 
-/* Bytes between contiguous memory and blocks, on the pool: one gather, one scatter. */
+/* write: contiguous memory into blocks (scatter); read: out of blocks (gather). On the pool. */
 void kn_blocks_write(struct kn_backend *b, const struct kn_blocks *to, uint64_t offset, const void *from,
                      uint64_t bytes);
 void kn_blocks_read(struct kn_backend *b, const struct kn_blocks *from, uint64_t offset, void *to,

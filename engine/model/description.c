@@ -15,12 +15,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Names in a file may hold what would steer a terminal or break a log's line. */
+static void make_printable(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7F)
+            *text = '?';
+}
+
 int model_fail(char *err, size_t err_len, int code, const char *format, ...)
 {
     va_list ap;
     va_start(ap, format);
-    if (err_len > 0)
+    if (err_len > 0) {
         vsnprintf(err, err_len, format, ap);
+        make_printable(err);
+    }
     va_end(ap);
     return code;
 }
@@ -166,6 +176,7 @@ int model_describe(const struct fmt_gguf *g, struct eng_model_desc *d, struct mo
                  (int)(name.len < sizeof d->name ? name.len : sizeof d->name - 1), name.data);
     else
         snprintf(d->name, sizeof d->name, "%s", r.arch->name);
+    make_printable(d->name);
     d->rope_interleaved = r.arch->rope_interleaved;
     d->attention_gate = r.arch->bit & ARCH_HYBRID;
     d->post_norms = d->gelu = d->embedding_scaled = r.arch->bit & ARCH_GEMMA3;

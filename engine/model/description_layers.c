@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One bool a layer under `suffix`. FMT_ENOTFOUND: the file has no such key (or another type of it, which
- * `or_u32` allows); ENG_OK, or a refusal. */
+/* *out: one bool a layer under `suffix`; NULL where the file has no such key (or, with or_u32, one that is no
+ * array). ENG_OK, or a refusal. */
 static int read_layer_bools(const struct reader *r, const char *suffix, bool or_u32, uint32_t n,
                             const uint8_t **out)
 {

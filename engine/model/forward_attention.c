@@ -44,10 +44,8 @@ int model_attention(struct eng_model *m, const struct model_batch *b, uint32_t l
         seqs = w->last;
     if (n_seqs == 0)
         return KN_OK;
-    rc = windowed
-             ? kn_attention_window(kb, &m->kv, at.index, seqs, n_seqs, d->n_heads, d->window, scale, q, ld,
-                                   w->heads, q_cols)
-             : kn_attention(kb, &m->kv, at.index, seqs, n_seqs, d->n_heads, scale, q, ld, w->heads, q_cols);
+    rc = kn_attention_window(kb, &m->kv, at.index, seqs, n_seqs, d->n_heads, windowed ? d->window : 0, scale,
+                             q, ld, w->heads, q_cols);
     if (rc != KN_OK || !d->attention_gate)
         return rc;
     if (!last) {

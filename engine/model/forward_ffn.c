@@ -81,8 +81,6 @@ static int expert_by_expert(struct eng_model *m, const struct model_layer *y, si
     return KN_OK;
 }
 
-#define EXPERTS_AT_ONCE 16
-
 /* A single row, as in decode: the experts' first products side by side, for fewer and larger tasks. */
 static int one_row(struct eng_model *m, const struct model_layer *y)
 {

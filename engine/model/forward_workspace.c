@@ -73,7 +73,7 @@ static int reserve(struct eng_model *m, size_t rows, size_t n_seqs, size_t n_cap
 {
     struct model_workspace *s = &m->work;
     if (rows > s->rows_capacity) {
-        size_t n = larger(roomy(rows), m->desc.n_experts_used);
+        size_t n = larger(roomy(rows), EXPERTS_AT_ONCE); /* one row runs so many of its experts at once */
         s->rows_capacity = 0;
         if (reserve_rows(s, &m->desc, n) != ENG_OK)
             return ENG_ENOMEM;

@@ -24,7 +24,7 @@ enum eng_layer_kind { ENG_LAYER_FULL, ENG_LAYER_WINDOW, ENG_LAYER_RECURRENT };
 #define ENG_LAYERS_MAX 512
 
 /* What a resumed sequence needs beside its full-attention pages, as data: the runtime and the store handle it
- * without knowing what it is. A dense model has grid KN_PAGE_TOKENS and zeros.
+ * without knowing what it is. A dense model has grid KN_PAGE_TOKENS, its layers as the one group, and zeros.
  *
  * Pages. A block of the arena holds KN_PAGE_TOKENS tokens of group_layers layers. The full-attention layers
  * are one group: the page itself. Window layers are cut into window_groups of the same size (the last one may
@@ -43,10 +43,11 @@ struct eng_state_desc {
     uint32_t window;       /* positions a window layer reads, its own included; 0: no window layers */
     uint32_t window_groups;
     uint64_t state_bytes, live_bytes;
-    uint32_t
-        replay_tokens; /* tokens that would have to be computed again to rebuild the windows without a
-                          checkpoint; 0 with recurrent layers, which nothing but the whole prefix rebuilds */
-    const struct eng_state_segment *segments; /* owned by the model; NULL from eng_model_describe */
+    /* Tokens that would have to be computed again to rebuild the windows without a checkpoint; 0 with
+     * recurrent layers, which nothing but the whole prefix rebuilds. */
+    uint32_t replay_tokens;
+    const struct eng_state_segment
+        *segments; /* n_segments, owned by the model; none from eng_model_state_of */
     uint32_t n_segments;
 };
 
@@ -85,10 +86,13 @@ struct eng_model_options {
 };
 
 struct eng_model;
+/* ENG_OK, or with one line in err: ENG_EFORMAT (a key or tensor is missing, twice or out of range),
+ * ENG_EUNSUPPORTED (what the file asks for is refused by name, or the processor lacks the path), ENG_ENOMEM.
+ * The caller closes *out. */
 int eng_model_open(const struct fmt_gguf *g, const struct eng_model_options *o, struct eng_model **out,
                    char *err, size_t err_len);
 void eng_model_close(struct eng_model *m);
-/* Metadata only, no weights: what `isotherm info` needs. */
+/* Metadata only, no weights: what `isotherm info` needs. Errors as eng_model_open. */
 int eng_model_describe(const struct fmt_gguf *g, struct eng_model_desc *out, char *err, size_t err_len);
 
 const struct eng_model_desc *eng_model_desc(const struct eng_model *m);
@@ -106,8 +110,9 @@ void eng_model_state_of(const struct eng_model_desc *d, enum kn_kv_dtype kv_dtyp
 const struct eng_state_desc *eng_model_state(const struct eng_model *m);
 
 /* The live state of one sequence: live_bytes, 64-byte aligned, the caller's. Of a model without state:
- * no-ops. start: at position 0. load: at the position of a checkpoint whose state is in `from`: one scatter.
- * save: the state at the last multiple of grid at or before what has been computed, to `to`: one gather. */
+ * no-ops. start: at position 0. load: at the position of a checkpoint, whose state is copied out of `from`.
+ * save: the state at the last multiple of grid at or before what has been computed, copied into `to`. Both a
+ * layer at a time, on the pool. */
 void eng_state_start(struct eng_model *m, void *live);
 void eng_state_load(struct eng_model *m, void *live, const struct kn_blocks *from);
 void eng_state_save(struct eng_model *m, const void *live, const struct kn_blocks *to);
@@ -125,14 +130,17 @@ struct eng_step_seq {
     uint32_t n, pos0;
     void *const *pages;                 /* cover pos0 + n positions */
     void *const *const *window_pages;   /* one table a window group, indexed like pages; entries before the
-                                           window of pos0   may be NULL. NULL without window groups */
+                                           window of pos0 may be NULL. NULL without window groups */
     void *state;                        /* live state at pos0; NULL without state. The forward moves it on */
     const struct eng_capture *captures; /* ascending; only with state */
     uint32_t n_captures;
     uint32_t n_logits; /* logits are wanted of the last n_logits tokens (0: none) */
 };
 /* One forward over a mixed batch (decode tokens and prefill chunks). *logits: (sum of n_logits, n_vocab),
- * sequences in order, owned by the model and valid until the next forward. ENG_OK, ENG_ENOMEM. */
+ * sequences in order, owned by the model and valid until the next forward. ENG_OK; ENG_EINVAL (an empty or
+ * too long part, an id outside the vocabulary, window pages or state missing, captures that do not ascend on
+ * the grid within the step); ENG_ENOMEM. On failure *logits is NULL, and what the step's positions of the
+ * pages and its live states hold is undefined: start or load them again. */
 int eng_forward(struct eng_model *m, const struct eng_step_seq *seqs, size_t n_seqs, const float **logits);
 
 #endif

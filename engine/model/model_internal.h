@@ -189,7 +189,9 @@ void model_workspace_free(struct model_workspace *s);
 int model_matmul(struct kn_backend *b, struct kn_matrix *const *parts, size_t n_parts, const float *bias,
                  const float *x, size_t ldx, float *y, size_t ldy, size_t n, bool accumulate);
 
-/* From work.normed to work.heads, all rows; of the last layer, what only logits need is done for the rows in
+#define EXPERTS_AT_ONCE 16 /* of one row, in decode: side by side in rows of work.gu and work.act */
+
+/* From work.normed to work.heads, all rows; of the last layer, attention itself is done for the rows in
  * work.last alone, and the others' heads are left as they are. */
 int model_attention(struct eng_model *m, const struct model_batch *b, uint32_t layer);
 int model_delta(struct eng_model *m, const struct model_batch *b, uint32_t layer);

@@ -13,8 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define L2_EPS     1e-6F /* of the norms of q and k; a constant of the architecture */
-#define LINE_BYTES 64
+#define L2_EPS 1e-6F /* of the norms of q and k; a constant of the architecture */
 
 struct kn_delta_shape model_delta_shape(const struct eng_model_desc *d, enum kn_kv_dtype kv_dtype)
 {
@@ -27,11 +26,6 @@ struct kn_delta_shape model_delta_shape(const struct eng_model_desc *d, enum kn_
                                    .eps = L2_EPS};
 }
 
-static uint64_t live_stride(const struct kn_delta_shape *s)
-{
-    return (kn_delta_live_bytes(s) + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
-}
-
 void eng_model_state_of(const struct eng_model_desc *d, enum kn_kv_dtype kv_dtype, struct eng_state_desc *out)
 {
     *out = (struct eng_state_desc){.grid = KN_PAGE_TOKENS,
@@ -42,8 +36,7 @@ void eng_model_state_of(const struct eng_model_desc *d, enum kn_kv_dtype kv_dtyp
         const struct kn_delta_shape s = model_delta_shape(d, kv_dtype);
         out->grid = KN_DELTA_BLOCK;
         out->state_bytes = d->n_recurrent * kn_delta_state_bytes(&s);
-        out->live_bytes = d->n_recurrent * live_stride(&s);
-        out->n_segments = 2 * d->n_recurrent;
+        out->live_bytes = d->n_recurrent * kn_delta_live_bytes(&s);
     } else if (d->n_window > 0) {
         /* Each window layer needs window - 1 positions of the one below, exactly. */
         uint64_t tokens = (uint64_t)d->n_window * (d->window - 1);
@@ -54,6 +47,7 @@ void eng_model_state_of(const struct eng_model_desc *d, enum kn_kv_dtype kv_dtyp
 static int list_segments(struct eng_model *m)
 {
     const struct eng_model_desc *d = &m->desc;
+    m->state.n_segments = 2 * d->n_recurrent;
     m->segments = calloc(m->state.n_segments, sizeof *m->segments);
     if (!m->segments)
         return ENG_ENOMEM;
@@ -84,7 +78,7 @@ int model_state_lay_out(struct eng_model *m)
     if (d->n_recurrent == 0)
         return ENG_OK;
     m->delta = model_delta_shape(d, m->kv.dtype);
-    m->live_stride = live_stride(&m->delta);
+    m->live_stride = kn_delta_live_bytes(&m->delta);
     return list_segments(m);
 }
 

@@ -1,8 +1,8 @@
 /*
  * BPE over a GGUF's own vocabulary: byte-level with merges (tokenizer.ggml.model "gpt2") behind hand-written
  * pre-tokenizer scanners (gpt2, smollm, llama3, qwen2, qwen35), or SentencePiece with scores and byte
- * fallback
- * ("llama"); special and added tokens, and a streaming detokenizer that never emits a broken UTF-8 sequence.
+ * fallback ("llama"); special and added tokens, and a streaming detokenizer that never emits a broken UTF-8
+ * sequence.
  *
  * Text is bytes of any content; invalid UTF-8 survives byte for byte where the vocabulary has the bytes. A
  * byte that a byte-level vocabulary lacks is dropped, as the Hugging Face tokenizers library drops it; what a
@@ -65,7 +65,7 @@ int eng_tokenizer_encode(const struct eng_tokenizer *t, const char *text, size_t
                          struct eng_ids *out);
 
 /* The bytes a token stands for (not NUL-terminated, owned by the tokenizer); control tokens give their text
- * only when `special` is set, else nothing. id out of range: nothing. */
+ * only when `special` is set, else nothing. An unused token and an id out of range: nothing. */
 const char *eng_tokenizer_piece(const struct eng_tokenizer *t, uint32_t id, bool special, size_t *len);
 
 /* Streaming: bytes of consecutive tokens in, whole UTF-8 characters out. Zero-initialise. */

@@ -248,20 +248,27 @@ static int load_special_ids(struct loader *l)
 
 /* ---- special tokens, digest -------------------------------------------------------------------------- */
 
-static int compare_pieces(const void *a, const void *b, void *pieces)
+static int order_of_bytes(const struct bytes *x, const struct bytes *y)
 {
-    const struct bytes *x = &((const struct bytes *)pieces)[*(const uint32_t *)a];
-    const struct bytes *y = &((const struct bytes *)pieces)[*(const uint32_t *)b];
     int order = memcmp(x->data, y->data, x->len < y->len ? x->len : y->len);
     return order != 0 ? order : (x->len > y->len) - (x->len < y->len);
 }
 
-/* Of tokens that stand for the same bytes (a space and U+2581 do) one stays. */
+/* By bytes, then by id: a sort need not be stable. */
+static int compare_pieces(const void *a, const void *b, void *pieces)
+{
+    const struct bytes *all = pieces;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    int order = order_of_bytes(&all[i], &all[j]);
+    return order != 0 ? order : (i > j) - (i < j);
+}
+
+/* Of tokens that stand for the same bytes (a space and U+2581 do) the one with the lowest id stays. */
 static void drop_equals(struct split_list *list, const struct bytes *pieces)
 {
     size_t n = 0;
     for (size_t i = 0; i < list->n; i++)
-        if (n == 0 || compare_pieces(&list->ids[n - 1], &list->ids[i], (void *)pieces) != 0)
+        if (n == 0 || order_of_bytes(&pieces[list->ids[n - 1]], &pieces[list->ids[i]]) != 0)
             list->ids[n++] = list->ids[i];
     list->n = n;
 }

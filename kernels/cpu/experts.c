@@ -55,9 +55,11 @@ static void route_row(const void *args, const struct kn_rows_path *path, size_t 
     const struct route_args *a = args;
     const float *logits = a->logits + r * a->ld;
     uint32_t *ids = a->ids + r * a->used;
-    float *weights = a->weights + r * a->used, max, sum;
-    path->logsumexp(logits, a->experts, &max, &sum);
+    float *weights = a->weights + r * a->used;
     size_t n = choose(logits, a->experts, a->used, ids, weights);
+    float max = weights[0], sum = 0.0f; /* the likeliest comes first */
+    if (!a->renormalise)
+        path->logsumexp(logits, a->experts, &max, &sum);
     sort_by_id(n, ids, weights);
     float total = 0.0f;
     for (size_t i = 0; i < n; i++) {

@@ -151,6 +151,21 @@ static void drafting_layers_are_counted_and_not_read(void **state)
     gguf_writer_free(w);
 }
 
+static void control_characters_of_a_file_reach_no_message(void **state)
+{
+    (void)state;
+    struct gguf_writer *w = tiny_model("llama", FMT_F32, HIDDEN, false);
+    struct eng_model_desc d;
+    char err[256] = "";
+    gguf_string(w, "general.name", "a\033[2Jb\n");
+    assert_int_equal(describe(w, &d, err, sizeof err), ENG_OK);
+    assert_string_equal(d.name, "a?[2Jb?");
+    gguf_u32(w, "llama.odd\n\033key", 1);
+    assert_int_equal(describe(w, &d, err, sizeof err), ENG_EUNSUPPORTED);
+    assert_non_null(strstr(err, "llama.odd??key"));
+    gguf_writer_free(w);
+}
+
 static void head_dim_comes_from_key_length_where_it_is_given(void **state)
 {
     (void)state;
@@ -454,6 +469,7 @@ int main(void)
         cmocka_unit_test(windows_and_recurrence_are_described),
         cmocka_unit_test(a_list_of_recurrent_layers_wins),
         cmocka_unit_test(drafting_layers_are_counted_and_not_read),
+        cmocka_unit_test(control_characters_of_a_file_reach_no_message),
         cmocka_unit_test(what_would_change_the_arithmetic_is_refused_by_name),
         cmocka_unit_test(what_the_newer_architectures_cannot_say_is_refused_by_name),
         cmocka_unit_test(keys_that_change_nothing_are_accepted),

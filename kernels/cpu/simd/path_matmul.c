@@ -69,8 +69,9 @@ INLINE void quantize_block(const float *x, int16_t *q, float *dx)
 {
     vf a = vf_load(x), b = vf_load(x + 16);
     vi magnitude = vi_set1(0x7FFFFFFF);
-    vf top = vf_bits(vi_max(vi_and(vi_bits(a), magnitude), vi_and(vi_bits(b), magnitude)));
-    int32_t largest = vi_hmax(vi_bits(top)); /* as integers: a NaN is the largest of all */
+    int32_t largest =
+        vi_hmax(vi_max(vi_and(vi_bits(a), magnitude),
+                       vi_and(vi_bits(b), magnitude))); /* as integers: a NaN is the largest of all */
     float amax;
     memcpy(&amax, &largest, sizeof amax);
     if (largest >= 0x7F800000 || amax < SMALLEST_SCALED) {
@@ -114,7 +115,7 @@ static void quantize(const float *x, size_t ldx, unsigned rows, unsigned height,
 
 /* ---- codes unpacked in registers ---- */
 
-/* One row is bound by how fast codes arrive, and the processor's own prefetch leaves two thirds of that
+/* Few rows are bound by how fast codes arrive, and the processor's own prefetch leaves two thirds of that
  * unused (docs/decisions.md): ask for what is needed this far ahead. Behind the matrix that is a hint for
  * nothing. */
 #define PREFETCH_BYTES 4096
