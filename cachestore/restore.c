@@ -190,7 +190,8 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
             refused = true;
             q->resume = q->fallback;
             q->fallback = (struct held_checkpoint){0};
-            c = resident;
+            /* Held blocks stay; making room may have forgotten the node that had them. */
+            c = checkpoint_at_locked(s, q->place, q->place_ordinal, q->resume.position);
         }
     } else if (c && checkpoint_hold_locked(s, c, &q->resume) != CS_OK) {
         c = NULL;

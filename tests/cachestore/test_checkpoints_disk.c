@@ -1,5 +1,6 @@
 /* Checkpoints over the disk tier in memory: written after their grace, read back with their path, thinned. */
 #include "tests/cachestore/fake_tier.h"
+#include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
 
 #include "cachestore/store.h"
@@ -353,6 +354,53 @@ static void rows_of_checkpoints_without_their_span_are_deleted_at_open(void **st
     fake_free(&f);
 }
 
+/* State of three blocks and no windows: whoever resumes holds nothing else of a checkpoint. */
+static struct cs_config state_config(uint32_t arena_pages, uint32_t grace_ms)
+{
+    struct cs_config c = disk_config(arena_pages, grace_ms);
+    c.window_groups = c.window_tokens = 0;
+    return c;
+}
+
+/* The deepest one is on disk and there is no room to read it, because the rest of the arena is in use or on
+ * its way to disk: what making room takes is the node of the one that is held in its place. */
+static void the_resident_one_serves_when_making_room_forgets_it(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = state_config(40, UINT32_MAX);
+    uint32_t ids[N], b[N];
+    make_ids(ids, N, N, 0);
+    make_ids(b, N, 40, 1);
+    struct cs_store *s = fake_open(&f, &c);
+    assert_int_equal(run_turn(s, &c, 0, ids, 100, 101, NULL, 0), 0); /* a checkpoint at 96 */
+    fake_finish_writes(&f, TIER_OK);
+    cs_close(s, 0);
+    c.checkpoint_grace_ms = 1000000;
+    s = fake_open(&f, &c);
+    assert_int_equal(run_turn(s, &c, 0, b, 57, 57, NULL, 0), 0); /* another one where the paths part, at 40 */
+    assert_int_equal(stats_of(s).checkpoints, 2);
+    assert_true(f.n_writes > 0);
+    struct cs_reuse reuse;
+    struct cs_sequence *filler = open_settled(s, NULL, NULL, 0, &reuse);
+    assert_int_equal(cs_sequence_grow(filler, stats_of(s).pages_free * PT), CS_OK);
+    assert_int_equal(stats_of(s).evicted_device_checkpoints, 0);
+
+    struct run r;
+    run_open(&r, s, &c, 0, ids, 120);
+    assert_int_equal(stats_of(s).evicted_device_checkpoints, 1);
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 40);
+    assert_int_equal(r.reuse.miss, CS_MISS_ARENA_FULL);
+    assert_int_equal(f.n_reads, 0);
+    recount(s);
+    run_close(&r);
+    cs_sequence_close(filler);
+    recount(s);
+    end(s, &f);
+    fake_free(&f);
+}
+
 static void on_a_small_disk_checkpoints_leave_before_their_spans(void **state)
 {
     (void)state;
@@ -392,6 +440,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_written_leaves_no_record),
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_read_serves_who_waits),
         cmocka_unit_test(rows_of_checkpoints_without_their_span_are_deleted_at_open),
+        cmocka_unit_test(the_resident_one_serves_when_making_room_forgets_it),
         cmocka_unit_test(on_a_small_disk_checkpoints_leave_before_their_spans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
