@@ -223,14 +223,24 @@ static size_t cut_segments(struct segment *segments, size_t n_segments, uint32_t
 
 /* ---- settling ---------------------------------------------------------------------------------------- */
 
+static bool state_has_failed(const struct cs_sequence *q)
+{
+    const struct load *state = q->resume_wait.load;
+    return state && state->done && state->result != TIER_OK;
+}
+
+/* Pages that are waited for: behind a state that cannot be had, those of the one that serves in its place. */
+static uint32_t pages_needed(const struct cs_sequence *q)
+{
+    return state_has_failed(q) ? q->fallback.position / q->s->page_tokens : q->n_restoring;
+}
+
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns)
 {
     if (q->settled || (q->deadline_ns && now_ns >= q->deadline_ns))
         return true;
     const struct load *state = q->resume_wait.load;
-    uint32_t need = q->n_restoring;
-    if (state && state->done && state->result != TIER_OK)
-        need = q->fallback.position / q->s->page_tokens;
+    uint32_t need = pages_needed(q);
     for (uint32_t i = 0; i < q->n_waits && q->waits[i].first_page < need; i++) {
         const struct load *l = q->waits[i].load;
         if (!l->done || l->result != TIER_OK)
@@ -259,6 +269,8 @@ static void keep_locked(struct cs_sequence *q, uint32_t n)
         q->key = q->keys[n - 1];
     if (s->stateful && n)
         memcpy(q->path_keys, q->keys, n * sizeof *q->keys);
+    if (s->stateful) /* what was held is in use no longer, and may lie deeper than the path goes now */
+        checkpoint_rank_path_locked(s, q->place, q->place_ordinal);
     free(q->keys);
     q->keys = NULL;
     q->n_restoring = 0;
@@ -319,7 +331,12 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
         const struct load_wait *w = &q->waits[i];
         if (!w->load->done || w->load->result != TIER_OK) {
             keep = w->first_page;
-            q->reuse.miss = w->load->done ? load_miss(w->load->result) : CS_MISS_DEADLINE;
+            if (w->load->done)
+                q->reuse.miss = load_miss(w->load->result);
+            else if (keep >= pages_needed(q) && state_has_failed(q)) /* nobody waited for these pages */
+                q->reuse.miss = load_miss(q->resume_wait.load->result);
+            else
+                q->reuse.miss = CS_MISS_DEADLINE;
             landed_ns = now_ns;
             break;
         }

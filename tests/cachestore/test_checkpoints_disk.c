@@ -149,6 +149,94 @@ static void a_checkpoint_that_cannot_be_read_gives_way_to_a_resident_one(void **
     }
 }
 
+/* The state fails while the pages are still being read: they are waited for no longer, and that is not what
+ * ended the reuse. */
+static void a_state_that_fails_before_its_pages_land_is_the_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tier_result result;
+        enum cs_miss miss;
+    } cases[] = {{TIER_EIO, CS_MISS_IO}, {TIER_CORRUPT_PAYLOAD, CS_MISS_CORRUPT}};
+    for (size_t k = 0; k < 4; k++) {
+        struct fake_tier f = {.allow_parent_delete = true};
+        struct cs_config c = disk_config(300, 0);
+        uint32_t ids[N], resumes_at = k % 2 ? 56 : 0;
+        make_ids(ids, N, N, 0);
+        cs_close(store_one_path(&f, &c, ids), 0);
+        struct cs_store *s = fake_open(&f, &c);
+        struct run r;
+        if (resumes_at > 0) {
+            run_open(&r, s, &c, 0, ids, 61);
+            fake_finish_reads(&f, TIER_OK);
+            assert_true(run_settle(&r));
+            run_close(&r);
+        }
+        run_open(&r, s, &c, 0, ids, 120);
+        size_t i = 0;
+        while (f.reads[i]->record.kind != RECORD_CHECKPOINT)
+            i++;
+        assert_true(f.n_reads > 1);
+        fake_finish_read(&f, i, cases[k / 2].result);
+        assert_true(run_settle(&r));
+        assert_int_equal(r.n_computed, resumes_at);
+        assert_int_equal(r.reuse.miss, cases[k / 2].miss);
+        run_close(&r);
+        end(s, &f);
+        fake_free(&f);
+    }
+}
+
+static unsigned rank_class_at(struct run *r, uint32_t position)
+{
+    pthread_mutex_lock(&r->s->lock);
+    const struct span *c = checkpoint_at_locked(r->s, r->q->place, r->q->place_ordinal, position);
+    assert_non_null(c);
+    assert_true(checkpoint_is_resident(c) && c->rank.ranked);
+    unsigned class = c->rank.class;
+    pthread_mutex_unlock(&r->s->lock);
+    return class;
+}
+
+/* While it is held, a checkpoint that landed is worth keeping to the last; whoever held it gave up before its
+ * pages came, or resumed at another one. */
+static void a_checkpoint_that_was_held_for_nothing_is_ranked_again(void **state)
+{
+    (void)state;
+    for (int closed = 0; closed < 2; closed++) {
+        struct fake_tier f = {.allow_parent_delete = true};
+        struct cs_config c = disk_config(300, 0);
+        uint32_t ids[N];
+        make_ids(ids, N, N, 0);
+        cs_close(store_one_path(&f, &c, ids), 0);
+        struct cs_store *s = fake_open(&f, &c);
+        struct run r;
+        run_open(&r, s, &c, 0, ids, 120);
+        size_t i = 0;
+        while (f.reads[i]->record.kind != RECORD_CHECKPOINT)
+            i++;
+        fake_finish_read(&f, i, TIER_OK);
+        struct span *end_of_path = r.q->place;
+        uint32_t ordinal = r.q->place_ordinal;
+        assert_int_equal(rank_class_at(&r, 96), WORTH_CLASS_LAST);
+        if (closed) {
+            run_close(&r);
+        } else {
+            assert_int_equal(f.reads[0]->record.first_position, 0);
+            fake_finish_read(&f, 0, TIER_EIO);
+            assert_true(run_settle(&r));
+            assert_int_equal(r.n_computed, 0);
+        }
+        struct cs_sequence at = {.s = s, .place = end_of_path, .place_ordinal = ordinal};
+        struct run there = {.s = s, .q = &at};
+        assert_true(rank_class_at(&there, 96) < WORTH_CLASS_LAST);
+        if (!closed)
+            run_close(&r);
+        end(s, &f);
+        fake_free(&f);
+    }
+}
+
 static void behind_the_deadline_the_resident_one_serves(void **state)
 {
     (void)state;
@@ -433,6 +521,8 @@ int main(void)
         cmocka_unit_test(a_restart_resumes_at_the_deepest_checkpoint_with_one_submission),
         cmocka_unit_test(two_sequences_share_the_load_of_a_checkpoint),
         cmocka_unit_test(a_checkpoint_that_cannot_be_read_gives_way_to_a_resident_one),
+        cmocka_unit_test(a_state_that_fails_before_its_pages_land_is_the_reason),
+        cmocka_unit_test(a_checkpoint_that_was_held_for_nothing_is_ranked_again),
         cmocka_unit_test(behind_the_deadline_the_resident_one_serves),
         cmocka_unit_test(what_is_thinned_within_its_grace_is_never_written),
         cmocka_unit_test(cost_follows_bytes_and_not_boundaries),
