@@ -350,3 +350,28 @@ void fake_finish_reads(struct fake_tier *f, enum tier_result result)
     while (f->n_reads > 0)
         fake_finish_read(f, 0, result);
 }
+
+void store_durably(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n)
+{
+    round_trip(s, NULL, ids, n);
+    fake_finish_writes(f, TIER_OK);
+    assert_int_equal(cs_flush(s, 0), CS_OK);
+}
+
+void empty_device(struct cs_store *s)
+{
+    uint32_t ids[1] = {1};
+    struct cs_reuse r;
+    struct cs_sequence *q = open_settled(s, NULL, ids, 1, &r);
+    assert_int_equal(cs_sequence_grow(q, stats_of(s).pages_total * PT), CS_OK);
+    cs_sequence_close(q);
+    assert_int_equal(stats_of(s).pages_cached, 0);
+}
+
+struct cs_sequence *open_loading(struct cs_store *s, const uint32_t *ids, size_t n)
+{
+    struct cs_sequence *q;
+    assert_int_equal(cs_sequence_open(s, NULL, ids, n, &q), CS_OK);
+    assert_int_equal(cs_sequence_poll(q, NULL), 0);
+    return q;
+}

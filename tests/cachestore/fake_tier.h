@@ -50,4 +50,11 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result);
 void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result);
 void fake_finish_reads(struct fake_tier *f, enum tier_result result);
 
+/* Publishes n ids and makes them durable. */
+void store_durably(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n);
+/* Evicts everything that may be evicted from the device. */
+void empty_device(struct cs_store *s);
+/* A sequence that has to wait for reads. */
+struct cs_sequence *open_loading(struct cs_store *s, const uint32_t *ids, size_t n);
+
 #endif
