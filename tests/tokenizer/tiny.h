@@ -43,5 +43,7 @@ void tiny_close(struct fmt_gguf *g, struct eng_tokenizer *t);
 
 /* Encodes text and compares with the ids, ended by UINT32_MAX. */
 bool tiny_encodes(const struct eng_tokenizer *t, const char *text, bool parse_special, const uint32_t *ids);
+/* Encodes random bytes, in every other text none of them ASCII, and spells the ids again. */
+bool tiny_any_bytes_come_back(const struct eng_tokenizer *t);
 
 #endif
