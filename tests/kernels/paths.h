@@ -13,6 +13,7 @@
 #include <cmocka.h>
 // clang-format on
 #include "kernels/kernels.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,6 +92,13 @@ static inline void check_same_bits(const float *a, const float *b, size_t n, con
             fail_msg("%s, %s: element %zu is %a, scalar has %a", what, path, i, (double)b[i], (double)a[i]);
 }
 
+/* within `relative` of want; near zero, of 1e-3 more */
+static inline void check_close(float got, double want, double relative, const char *what)
+{
+    if (!(fabs((double)got - want) <= relative * (fabs(want) + 1e-3)))
+        fail_msg("%s: %.9g, exactly %.9g", what, (double)got, want);
+}
+
 /* value as the 16-bit formats hold it */
 static inline uint16_t half_of(float x)
 {
@@ -120,6 +128,18 @@ static inline float of_bfloat(uint16_t h)
     float f;
     memcpy(&f, &u, sizeof f);
     return f;
+}
+
+/* x as a cache of this type holds it: to the nearest, ties to even */
+static inline float rounded(enum kn_kv_dtype dtype, float x)
+{
+    if (dtype == KN_KV_F16)
+        return of_half(half_of(x));
+    if (dtype == KN_KV_F32)
+        return x;
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return of_bfloat((uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16));
 }
 
 #endif

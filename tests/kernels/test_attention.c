@@ -114,17 +114,6 @@ static void step(struct kn_backend *b, const struct shape *s, const struct talk 
     free(o);
 }
 
-static float rounded(enum kn_kv_dtype dtype, float x)
-{
-    if (dtype == KN_KV_F16)
-        return of_half(half_of(x));
-    if (dtype == KN_KV_F32)
-        return x;
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return of_bfloat((uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16));
-}
-
 static void check_near(const struct talk *t, const struct shape *s, const float *out)
 {
     size_t dim = s->head_dim, q_row = s->q_heads * dim, kv_row = s->kv_heads * dim;

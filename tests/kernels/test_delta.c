@@ -135,17 +135,6 @@ static void step(struct kn_backend *b, const struct layer *l, const struct talk 
 
 /* ---- the plain recurrence ---- */
 
-static float rounded(enum kn_kv_dtype dtype, float x)
-{
-    if (dtype == KN_KV_F16)
-        return of_half(half_of(x));
-    if (dtype == KN_KV_F32)
-        return x;
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return of_bfloat((uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16));
-}
-
 static double silu(double x)
 {
     return x / (1 + exp(-x));

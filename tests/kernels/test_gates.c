@@ -6,12 +6,6 @@ static const size_t sizes[] = {1, 15, 16, 17, 31, 48, 100, 640};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 enum { ROWS = 40 }; /* more rows than one task takes */
 
-static void check_close(float got, double want, double relative, const char *what)
-{
-    if (!(fabs((double)got - want) <= relative * (fabs(want) + 1e-3)))
-        fail_msg("%s: %.9g, exactly %.9g", what, (double)got, want);
-}
-
 static double sigmoid(double x)
 {
     return 1 / (1 + exp(-x));

@@ -5,12 +5,6 @@
 static const size_t sizes[] = {1, 2, 15, 16, 17, 31, 48, 100, 576};
 #define N_SIZES (sizeof sizes / sizeof *sizes)
 
-static void check_close(float got, double want, double relative, const char *what)
-{
-    if (!(fabs((double)got - want) <= relative * (fabs(want) + 1e-3)))
-        fail_msg("%s: %.9g, exactly %.9g", what, (double)got, want);
-}
-
 static void rmsnorm_of_heads_side_by_side(void **state)
 {
     (void)state;
