@@ -210,6 +210,13 @@ void rig_reopen(struct rig *r)
     rig_open(r);
 }
 
+const char *rig_path(const struct rig *r, const char *name)
+{
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", r->dir, name);
+    return path;
+}
+
 static uint8_t byte_of(uint32_t number, uint32_t page, uint32_t at)
 {
     return (uint8_t)(number * 131 + page * 17 + at + (at >> 8));
@@ -400,6 +407,17 @@ uint32_t rig_fill(struct rig *r, uint32_t number, uint32_t n_pages)
     while (tier_disk_free_bytes(r->tier) >= (int64_t)bytes)
         put(r, number + n++, n_pages);
     return n;
+}
+
+void flip(const char *path, uint64_t offset, uint8_t mask)
+{
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    uint8_t byte;
+    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
+    byte ^= mask;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
+    close(fd);
 }
 
 static struct rlimit file_limit_before;

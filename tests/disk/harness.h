@@ -61,6 +61,8 @@ int rig_try_open(struct rig *r, char *err, size_t err_len);
 void rig_open(struct rig *r);
 void rig_close(struct rig *r);
 void rig_reopen(struct rig *r);
+/* Of a file or folder of the store; valid until the next call. */
+const char *rig_path(const struct rig *r, const char *name);
 
 struct span_io {
     struct rig *rig;
@@ -96,6 +98,8 @@ struct catalog *rig_catalog_open(struct rig *r, bool read_only);
 void rig_catalog_close(struct rig *r, struct catalog *c);
 /* Writes spans of n_pages, numbered from `number` on, until one more would be beyond the budget. How many. */
 uint32_t rig_fill(struct rig *r, uint32_t number, uint32_t n_pages);
+/* XORs one byte of a file. */
+void flip(const char *path, uint64_t offset, uint8_t mask);
 /* The system refuses this process what lies behind the first `bytes` of any file; then allows it again. */
 void files_limit(uint64_t bytes);
 void files_unlimit(void);

@@ -5,8 +5,6 @@
  */
 #include "tests/disk/harness.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,9 +152,7 @@ static void test_many_blocks_survive_restart_and_rebuild(void **state)
     assert_true(span_bytes_right(s));
     span_free(s);
     rig_close(&r);
-    char catalog[128];
-    snprintf(catalog, sizeof catalog, "%s/catalog", r.dir);
-    remove_tree(catalog);
+    remove_tree(rig_path(&r, "catalog"));
     rig_open(&r);
     assert_int_equal(r.n_seen, 2);
     assert_int_equal(get(&r, id, number, BLOCKS), TIER_OK);
@@ -189,23 +185,6 @@ static enum tier_result get_seen(struct rig *r, uint32_t i)
     return s == NULL ? TIER_NOTFOUND : get(r, s->id, s->number, s->n_pages);
 }
 
-static int volume_fd(const struct rig *r)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/volume.000", r->dir);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0);
-    return fd;
-}
-
-static void flip(int fd, uint64_t offset, uint8_t mask)
-{
-    uint8_t byte;
-    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
-    byte ^= mask;
-    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
-}
-
 /* Each record takes two chunks. */
 static const uint64_t victim_offset = (VICTIM - 1) * 2ull * CHUNK;
 
@@ -214,7 +193,6 @@ static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
     (void)state;
     struct rig r;
     filled(&r);
-    int fd = volume_fd(&r);
     /* Every field of the header, runs, ids, sums, zeros, the header's checksum, then blocks. */
     static const uint32_t offsets[] = {0,   8,   12,  16,  32,   40,   48,   52,   56,       64,
                                        80,  96,  128, 144, 148,  152,  156,  160,  168,      176,
@@ -222,7 +200,7 @@ static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
                                        443, 444, 448, 999, 4087, 4088, 4095, 4096, 5 * 4096, 21 * 4096 - 1};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
         uint8_t mask = (uint8_t)(1u << (i % 8));
-        flip(fd, victim_offset + offsets[i], mask);
+        flip(rig_path(&r, "volume.000"), victim_offset + offsets[i], mask);
         rig_open(&r);
         assert_int_equal(r.n_seen, 3);
         assert_int_equal(get_seen(&r, VICTIM),
@@ -230,9 +208,8 @@ static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
         assert_int_equal(get_seen(&r, 1), TIER_OK);
         assert_int_equal(get_seen(&r, 3), TIER_OK);
         rig_close(&r);
-        flip(fd, victim_offset + offsets[i], mask);
+        flip(rig_path(&r, "volume.000"), victim_offset + offsets[i], mask);
     }
-    close(fd);
     rig_open(&r);
     assert_int_equal(get_seen(&r, VICTIM), TIER_OK);
     rig_destroy(&r);
@@ -313,16 +290,14 @@ static void test_volume_cut_inside_a_checkpoint(void **state)
     (void)state;
     struct rig r;
     filled(&r);
-    int fd = volume_fd(&r);
     rig_open(&r);
-    assert_int_equal(ftruncate(fd, (off_t)(victim_offset + CHUNK)), 0);
+    assert_int_equal(truncate(rig_path(&r, "volume.000"), (off_t)(victim_offset + CHUNK)), 0);
     enum tier_result result = get_seen(&r, VICTIM);
     assert_true(result == TIER_CORRUPT_HEADER || result == TIER_CORRUPT_PAYLOAD);
     assert_int_equal(get_seen(&r, 1), TIER_OK);
     rig_reopen(&r);
     assert_int_equal(r.n_seen, 1); /* rows whose chunks are not in the file are gone */
     assert_int_equal(get_seen(&r, 1), TIER_OK);
-    close(fd);
     rig_destroy(&r);
 }
 

@@ -25,30 +25,11 @@
 
 enum { N = 6, PAGES = 20 };
 
-static char *path_of(const struct rig *r, const char *name)
-{
-    static char path[512];
-    snprintf(path, sizeof path, "%s/%s", r->dir, name);
-    return path;
-}
-
-/* XORs one byte of a file. */
-static void flip(const char *path, uint64_t offset, uint8_t mask)
-{
-    int fd = open(path, O_RDWR);
-    assert_true(fd >= 0);
-    uint8_t byte;
-    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
-    byte ^= mask;
-    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
-    close(fd);
-}
-
 /* Where the record of span `number` begins in volume.000. */
 static uint64_t record_offset(const struct rig *r, uint32_t number)
 {
     static uint8_t header[4096] __attribute__((aligned(8)));
-    int fd = open(path_of(r, "volume.000"), O_RDONLY);
+    int fd = open(rig_path(r, "volume.000"), O_RDONLY);
     assert_true(fd >= 0);
     for (uint64_t at = 0; pread(fd, header, sizeof header, (off_t)at) == sizeof header; at += CHUNK) {
         struct fmt_record rec;
@@ -135,7 +116,7 @@ static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
                                        20 * 4096 + 4095};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
         uint8_t mask = (uint8_t)(1u << (i % 8));
-        flip(path_of(&r, "volume.000"), at + offsets[i], mask);
+        flip(rig_path(&r, "volume.000"), at + offsets[i], mask);
         rig_open(&r);
         assert_int_equal(r.n_seen, N);
         enum tier_result result = get_seen(&r, 2);
@@ -143,7 +124,7 @@ static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
         assert_int_equal(get_seen(&r, 1), TIER_OK);
         assert_int_equal(get_seen(&r, 3), TIER_OK);
         rig_close(&r);
-        flip(path_of(&r, "volume.000"), at + offsets[i], mask);
+        flip(rig_path(&r, "volume.000"), at + offsets[i], mask);
     }
     rig_open(&r);
     assert_int_equal(get_seen(&r, 2), TIER_OK);
@@ -158,7 +139,7 @@ static void test_misplaced_and_stale_records_are_misses(void **state)
     filled(&r);
     uint64_t from = record_offset(&r, 1), to = record_offset(&r, 4);
     static uint8_t buffer[4096 * (PAGES + 1)];
-    int fd = open(path_of(&r, "volume.000"), O_RDWR);
+    int fd = open(rig_path(&r, "volume.000"), O_RDWR);
     assert_int_equal(pread(fd, buffer, sizeof buffer, (off_t)from), sizeof buffer);
     assert_int_equal(pwrite(fd, buffer, sizeof buffer, (off_t)to), sizeof buffer);
     rig_open(&r);
@@ -180,7 +161,7 @@ static void test_volume_cut_short_loses_only_what_it_held(void **state)
     struct rig r;
     filled(&r);
     uint64_t at = record_offset(&r, 5);
-    assert_int_equal(truncate(path_of(&r, "volume.000"), (off_t)(at + CHUNK)), 0);
+    assert_int_equal(truncate(rig_path(&r, "volume.000"), (off_t)(at + CHUNK)), 0);
     rig_open(&r);
     assert_int_equal(r.n_seen, N - 1);
     assert_null(find_seen(&r, 5));
@@ -188,7 +169,7 @@ static void test_volume_cut_short_loses_only_what_it_held(void **state)
         assert_int_equal(get_seen(&r, i), TIER_OK);
     put(&r, 50, PAGES);
     rig_close(&r);
-    assert_int_equal(unlink(path_of(&r, "volume.000")), 0);
+    assert_int_equal(unlink(rig_path(&r, "volume.000")), 0);
     rig_open(&r);
     assert_int_equal(r.n_seen, 0);
     struct record_id id = put(&r, 60, PAGES);
@@ -204,7 +185,7 @@ static void test_volume_cut_while_open_is_a_miss(void **state)
     filled(&r);
     uint64_t at = record_offset(&r, 5);
     rig_open(&r);
-    assert_int_equal(truncate(path_of(&r, "volume.000"), (off_t)(at + 4096 * 8)), 0);
+    assert_int_equal(truncate(rig_path(&r, "volume.000"), (off_t)(at + 4096 * 8)), 0);
     enum tier_result result = get_seen(&r, 5);
     assert_true(result == TIER_CORRUPT_HEADER || result == TIER_CORRUPT_PAYLOAD);
     assert_int_equal(get_seen(&r, 1), TIER_OK);
@@ -218,31 +199,31 @@ static void test_damaged_store_file_is_refused_and_left_alone(void **state)
     filled(&r);
     char err[256];
     struct stat st;
-    assert_int_equal(stat(path_of(&r, "STORE"), &st), 0);
+    assert_int_equal(stat(rig_path(&r, "STORE"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0600);
     assert_int_equal(stat(r.dir, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0700);
-    assert_int_equal(stat(path_of(&r, "STORE"), &st), 0);
+    assert_int_equal(stat(rig_path(&r, "STORE"), &st), 0);
     for (off_t i = 0; i < st.st_size; i++) {
-        flip(path_of(&r, "STORE"), (uint64_t)i, 1);
+        flip(rig_path(&r, "STORE"), (uint64_t)i, 1);
         int rc = rig_try_open(&r, err, sizeof err);
         assert_true(rc == CS_EFORMAT || rc == CS_EVERSION);
         assert_null(r.tier);
-        flip(path_of(&r, "STORE"), (uint64_t)i, 1);
+        flip(rig_path(&r, "STORE"), (uint64_t)i, 1);
     }
     /* Cut short, empty, missing. */
     static char text[1024];
-    int fd = open(path_of(&r, "STORE"), O_RDWR);
+    int fd = open(rig_path(&r, "STORE"), O_RDWR);
     ssize_t len = read(fd, text, sizeof text);
     assert_true(len > 100);
     assert_int_equal(ftruncate(fd, len / 2), 0);
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
     assert_int_equal(ftruncate(fd, 0), 0);
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
-    assert_int_equal(unlink(path_of(&r, "STORE")), 0);
+    assert_int_equal(unlink(rig_path(&r, "STORE")), 0);
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
     close(fd);
-    fd = open(path_of(&r, "STORE"), O_RDWR | O_CREAT, 0600);
+    fd = open(rig_path(&r, "STORE"), O_RDWR | O_CREAT, 0600);
     assert_int_equal(write(fd, text, (size_t)len), len);
     close(fd);
     rig_open(&r);
@@ -258,7 +239,7 @@ static void test_other_format_version_is_named(void **state)
     struct rig r;
     filled(&r);
     char err[256];
-    flip(path_of(&r, "STORE"), strlen("isotherm-store "), '2' ^ '7');
+    flip(rig_path(&r, "STORE"), strlen("isotherm-store "), '2' ^ '7');
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EVERSION);
     assert_non_null(strstr(err, "7"));
     rig_destroy(&r);
@@ -270,10 +251,10 @@ static void test_directory_of_others_is_not_taken(void **state)
     struct rig r;
     rig_init_in_memory(&r, true);
     char err[256];
-    int fd = open(path_of(&r, "thesis.doc"), O_CREAT | O_WRONLY, 0600);
+    int fd = open(rig_path(&r, "thesis.doc"), O_CREAT | O_WRONLY, 0600);
     close(fd);
     assert_int_equal(rig_try_open(&r, err, sizeof err), CS_EFORMAT);
-    assert_int_not_equal(access(path_of(&r, "STORE"), F_OK), 0);
+    assert_int_not_equal(access(rig_path(&r, "STORE"), F_OK), 0);
     rig_destroy(&r);
 }
 
@@ -300,8 +281,8 @@ static void test_missing_catalogue_is_rebuilt(void **state)
     struct rig r;
     filled(&r);
     uint64_t damaged = record_offset(&r, 3);
-    flip(path_of(&r, "volume.000"), damaged + 300, 1);
-    remove_tree(path_of(&r, "catalog"));
+    flip(rig_path(&r, "volume.000"), damaged + 300, 1);
+    remove_tree(rig_path(&r, "catalog"));
     rig_open(&r);
     assert_int_equal(r.n_seen, N - 1); /* the damaged header is no header */
     for (uint32_t i = 0; i < N; i++)
@@ -325,7 +306,7 @@ static void test_damaged_catalogue_never_gives_wrong_bytes(void **state)
             rig_open(&r); /* a second life, so that tables and a log exist side by side */
             put(&r, 10, PAGES);
             rig_close(&r);
-            DIR *d = opendir(path_of(&r, "catalog"));
+            DIR *d = opendir(rig_path(&r, "catalog"));
             assert_non_null(d);
             char victim[300] = "";
             int i = 0;
@@ -340,14 +321,14 @@ static void test_damaged_catalogue_never_gives_wrong_bytes(void **state)
                 break;
             }
             struct stat st;
-            assert_int_equal(stat(path_of(&r, victim), &st), 0);
+            assert_int_equal(stat(rig_path(&r, victim), &st), 0);
             if (way == 0) {
                 for (off_t at = 3; at < st.st_size; at += 37)
-                    flip(path_of(&r, victim), (uint64_t)at, 0x55);
+                    flip(rig_path(&r, victim), (uint64_t)at, 0x55);
             } else if (way < 3) {
-                assert_int_equal(truncate(path_of(&r, victim), way == 1 ? st.st_size / 2 : 0), 0);
+                assert_int_equal(truncate(rig_path(&r, victim), way == 1 ? st.st_size / 2 : 0), 0);
             } else {
-                assert_int_equal(unlink(path_of(&r, victim)), 0);
+                assert_int_equal(unlink(rig_path(&r, victim)), 0);
             }
             rig_open(&r);
             for (size_t k = 0; k < r.n_seen; k++)
@@ -375,7 +356,7 @@ static void test_damaged_notes_cost_notes_only(void **state)
         assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
     }
     rig_close(&r);
-    DIR *d = opendir(path_of(&r, "catalog"));
+    DIR *d = opendir(rig_path(&r, "catalog"));
     assert_non_null(d);
     char largest[300] = "";
     off_t size = 0;
@@ -383,14 +364,14 @@ static void test_damaged_notes_cost_notes_only(void **state)
         struct stat st;
         char name[300];
         snprintf(name, sizeof name, "catalog/%s", e->d_name);
-        if (strstr(name, ".sst") != NULL && stat(path_of(&r, name), &st) == 0 && st.st_size > size) {
+        if (strstr(name, ".sst") != NULL && stat(rig_path(&r, name), &st) == 0 && st.st_size > size) {
             size = st.st_size;
             memcpy(largest, name, sizeof largest);
         }
     }
     closedir(d);
     assert_true(size > (off_t)(20 * sizeof bytes)); /* rows are sorted: notes first */
-    flip(path_of(&r, largest), 1000, 1);
+    flip(rig_path(&r, largest), 1000, 1);
     rig_open(&r);
     assert_int_equal(r.n_seen, N);
     for (uint32_t i = 0; i < N; i++)
@@ -443,8 +424,8 @@ static void test_catalogue_of_another_store_is_not_believed(void **state)
     filled(&b);
     char from[512];
     snprintf(from, sizeof from, "%s/catalog", a.dir);
-    remove_tree(path_of(&b, "catalog"));
-    assert_int_equal(rename(from, path_of(&b, "catalog")), 0);
+    remove_tree(rig_path(&b, "catalog"));
+    assert_int_equal(rename(from, rig_path(&b, "catalog")), 0);
     rig_open(&b);
     assert_int_equal(b.n_seen, N);
     for (uint32_t i = 0; i < N; i++)
