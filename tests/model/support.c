@@ -13,6 +13,12 @@ uint32_t next_random(uint32_t *state)
     return *state = x;
 }
 
+void make_ids(uint32_t *ids, uint32_t n, uint32_t seed)
+{
+    for (uint32_t i = 0; i < n; i++)
+        ids[i] = next_random(&seed) % TINY_VOCAB;
+}
+
 /* ---- a GGUF in memory --------------------------------------------------------------------------------- */
 
 #define MAX_ENTRIES 192

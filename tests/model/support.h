@@ -71,5 +71,7 @@ struct eng_step_seq kv_step(const struct kv *kv, const uint32_t *ids, uint32_t p
 float *run_chunked(struct eng_model *m, const uint32_t *ids, uint32_t n, uint32_t chunk, uint32_t seed);
 
 uint32_t next_random(uint32_t *state);
+/* n ids of a tiny model, the same for the same seed. */
+void make_ids(uint32_t *ids, uint32_t n, uint32_t seed);
 
 #endif

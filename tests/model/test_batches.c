@@ -8,12 +8,6 @@
 
 #define N 131 /* over eight pages, not a multiple of anything */
 
-static void make_ids(uint32_t *ids, uint32_t n, uint32_t seed)
-{
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = next_random(&seed) % TINY_VOCAB;
-}
-
 static const uint32_t types[TINY_ARCHITECTURES] = {FMT_F32, FMT_Q4_1, FMT_Q8_0, FMT_Q4_0, FMT_Q8_0, FMT_BF16};
 static const enum kn_kv_dtype dtypes[TINY_ARCHITECTURES] = {KN_KV_F32,  KN_KV_F16, KN_KV_BF16,
                                                             KN_KV_BF16, KN_KV_F16, KN_KV_F32};

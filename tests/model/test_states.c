@@ -15,12 +15,6 @@ static const enum kn_kv_dtype dtypes[] = {KN_KV_F16, KN_KV_F16, KN_KV_BF16};
 #define PATHS_TAKE_TURNS 3
 #define N_STATEFUL       (sizeof stateful / sizeof stateful[0])
 
-static void make_ids(uint32_t *ids, uint32_t n, uint32_t seed)
-{
-    for (uint32_t i = 0; i < n; i++)
-        ids[i] = next_random(&seed) % TINY_VOCAB;
-}
-
 /* ---- checkpoints --------------------------------------------------------------------------------------- */
 
 /* State in blocks of the size of a page, filled with garbage. */
