@@ -4,21 +4,14 @@
  * Each loop runs on all threads of the backend at once, with enough independent chains to hide latency.
  */
 #include "bench/ceiling.h"
+#include "bench/clock.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-
-double bench_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 #define ROUNDS 5
 
@@ -28,9 +21,9 @@ static double best_rate(struct kn_backend *b, void (*fn)(void *arg, size_t i), v
 {
     double best = 0;
     for (int r = 0; r < ROUNDS; r++) {
-        double start = bench_now_s();
+        double start = wall_s();
         kn_parallel(b, n, fn, arg);
-        double rate = amount / (bench_now_s() - start);
+        double rate = amount / (wall_s() - start);
         if (rate > best)
             best = rate;
     }

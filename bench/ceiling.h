@@ -17,7 +17,6 @@ double ceiling_int16_per_s(struct kn_backend *b);
  * O_DIRECT. */
 double ceiling_disk_read_s(const char *dir, uint64_t bytes);
 
-double bench_now_s(void);
 /* Removes a folder and what is in it. */
 void bench_remove_tree(const char *path);
 

@@ -2,6 +2,7 @@
  * The disk's ceiling: the same volume file that a store reads, through io_uring and nothing else.
  */
 #include "bench/ceiling.h"
+#include "bench/clock.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <liburing.h>
@@ -68,7 +69,7 @@ double ceiling_disk_read_s(const char *dir, uint64_t bytes)
     if (!buffer || in_file == 0 || io_uring_queue_init(READ_DEPTH, &ring, 0) != 0)
         goto out;
     memset(buffer, 1, READ_DEPTH * READ_BYTES);
-    double start = bench_now_s();
+    double start = wall_s();
     size_t sent = 0;
     size_t done = 0;
     while (done < n) {
@@ -85,7 +86,7 @@ double ceiling_disk_read_s(const char *dir, uint64_t bytes)
         io_uring_cqe_seen(&ring, cqe);
         done++;
     }
-    seconds = done == n ? bench_now_s() - start : 0;
+    seconds = done == n ? wall_s() - start : 0;
     io_uring_queue_exit(&ring);
 out:
     free(buffer);

@@ -9,12 +9,13 @@
  * in the pages that sequences use: there is no copy to count.
  */
 #include "bench/ceiling.h"
+#include "bench/clock.h"
+#include "bench/numbers.h"
 #include "cachestore/cachestore.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -38,14 +39,7 @@ struct variant {
 
 static uint32_t ids[N_TOKENS + 1];
 static double ceiling_ms[3 * MAX_ROUNDS];
-static int n_ceilings;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
+static size_t n_ceilings;
 
 static void die(const char *what)
 {
@@ -106,16 +100,16 @@ static void run_round(struct variant *v, const char *dir, int round)
         die("memory");
     for (size_t i = 0; i < v->n_messages; i++)
         notes[i] = (struct cs_note){.key = {i + 1, 1}, .data = text, .len = NOTE_BYTES};
-    double start = now_ms();
+    double start = wall_s();
     for (size_t k = 1; k <= v->n_publishes; k++) {
         size_t from = (k - 1) * v->n_messages / v->n_publishes, to = k * v->n_messages / v->n_publishes;
         if (cs_sequence_publish(q, ids, N_TOKENS * k / v->n_publishes, notes + from, to - from) != CS_OK)
             die("publish");
     }
-    v->publish_ms[round] = now_ms() - start;
+    v->publish_ms[round] = (wall_s() - start) * 1e3;
     if (cs_flush(s, FLUSH_MS) != CS_OK)
         die("flush");
-    v->durable_ms[round] = now_ms() - start;
+    v->durable_ms[round] = (wall_s() - start) * 1e3;
     cs_stats_get(s, &v->wrote);
     cs_sequence_close(q);
     cs_close(s, FLUSH_MS);
@@ -134,9 +128,9 @@ static void run_round(struct variant *v, const char *dir, int round)
     cs_sequence_close(q);
     struct cs_stats before;
     cs_stats_get(s, &before);
-    start = now_ms();
+    start = wall_s();
     q = open_settled(s, N_TOKENS + 1);
-    v->restore_ms[round] = now_ms() - start;
+    v->restore_ms[round] = (wall_s() - start) * 1e3;
     cs_stats_get(s, &v->read);
     v->read.sqes -= before.sqes;
     v->read.submissions -= before.submissions;
@@ -147,18 +141,6 @@ static void run_round(struct variant *v, const char *dir, int round)
             die("wrong bytes");
     cs_sequence_close(q);
     cs_close(s, FLUSH_MS);
-}
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof *v, compare);
-    return v[n / 2];
 }
 
 int main(int argc, char **argv)
@@ -174,6 +156,7 @@ int main(int argc, char **argv)
     int rounds = argc > 2 ? atoi(argv[2]) : 7;
     if (rounds < 1 || rounds > MAX_ROUNDS)
         die("ROUNDS must be 1 to 51");
+    const size_t n_rounds = (size_t)rounds;
     for (size_t i = 0; i < N_TOKENS; i++)
         ids[i] = (uint32_t)(i * 2654435761u);
     for (int r = 0; r < rounds; r++)
@@ -194,11 +177,12 @@ int main(int argc, char **argv)
            "of ceiling", "spans", "rows", "read SQEs", "submissions");
     for (size_t k = 0; k < n_variants; k++) {
         struct variant *v = &variants[k];
-        double restore = median(v->restore_ms, rounds);
+        double restore = median(v->restore_ms, n_rounds);
         printf("%-14s %10.3f %10.1f %10.1f %9.0f%% %6llu %6llu %9llu %11llu\n", v->name,
-               median(v->publish_ms, rounds), median(v->durable_ms, rounds), restore, 100 * ceiling / restore,
-               (unsigned long long)v->wrote.publish_spans, (unsigned long long)v->wrote.catalog_rows,
-               (unsigned long long)v->read.sqes, (unsigned long long)v->read.submissions);
+               median(v->publish_ms, n_rounds), median(v->durable_ms, n_rounds), restore,
+               100 * ceiling / restore, (unsigned long long)v->wrote.publish_spans,
+               (unsigned long long)v->wrote.catalog_rows, (unsigned long long)v->read.sqes,
+               (unsigned long long)v->read.submissions);
     }
     return 0;
 }

@@ -9,6 +9,8 @@
  * int16 products for quantised weights, float FMA for float ones and for attention. All measured in this run.
  */
 #include "bench/ceiling.h"
+#include "bench/clock.h"
+#include "bench/numbers.h"
 #include "engine/model/model.h"
 #include "formats/gguf.h"
 #include "formats/quant.h"
@@ -44,18 +46,6 @@ struct run {
     double fma_per_s, int16_per_s;
     bool first;
 };
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, compare);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
 
 static int step(struct run *r, uint32_t pos0, uint32_t n, uint32_t n_logits)
 {
@@ -99,11 +89,11 @@ static int bench_prefill(struct run *r, uint32_t n)
     const struct eng_model_desc *d = eng_model_desc(r->m);
     double v[64];
     for (uint32_t i = 0; i < r->s->rounds; i++) {
-        double start = bench_now_s();
+        double start = wall_s();
         int rc = prefill(r, n);
         if (rc != ENG_OK)
             return rc;
-        v[i] = n / (bench_now_s() - start);
+        v[i] = n / (wall_s() - start);
     }
     /* Attention of row p: two products of p + 1 positions (at most a window) with head_dim numbers in each
      * query head. */
@@ -134,10 +124,10 @@ static int bench_decode(struct run *r, uint32_t depth)
     for (uint32_t i = 0; i < r->s->rounds && rc == ENG_OK; i++) {
         if (live > 0)
             memcpy(r->state, r->saved, live);
-        double start = bench_now_s();
+        double start = wall_s();
         for (uint32_t k = 0; k < r->s->tokens && rc == ENG_OK; k++)
             rc = step(r, depth + k, 1, 1);
-        v[i] = r->s->tokens / (bench_now_s() - start);
+        v[i] = r->s->tokens / (wall_s() - start);
     }
     if (rc != ENG_OK)
         return rc;
@@ -210,16 +200,6 @@ static int usage(const char *message)
             "[--json]\n",
             message);
     return 2;
-}
-
-static bool parse_number(const char *text, uint32_t lo, uint32_t hi, uint32_t *out)
-{
-    char *end;
-    unsigned long v = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || v < lo || v > hi)
-        return false;
-    *out = (uint32_t)v;
-    return true;
 }
 
 static bool parse_list(char *text, uint32_t lo, uint32_t *out, size_t *n)
@@ -319,7 +299,7 @@ int main(int argc, char **argv)
     struct fmt_gguf *g = NULL;
     struct run r = {.s = &s, .first = true};
     int rc = 1;
-    double start = bench_now_s();
+    double start = wall_s();
     if (fmt_gguf_open(s.model, &g, err, sizeof err) != FMT_OK) {
         fprintf(stderr, "speed: %s: %s\n", s.model, err);
         return 1;
@@ -335,7 +315,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "speed: %s: %s\n", s.model, err);
         goto out;
     }
-    double load = bench_now_s() - start;
+    double load = wall_s() - start;
     struct kn_backend *b = eng_model_backend(r.m);
     count_work(&r, g);
     r.fma_per_s = ceiling_fma_per_s(b);

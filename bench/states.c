@@ -20,6 +20,8 @@
  */
 #include "bench/states.h"
 #include "bench/ceiling.h"
+#include "bench/clock.h"
+#include "bench/numbers.h"
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -241,9 +243,9 @@ void bench_restart(const struct settings *s, const struct geometry *g)
     }
     engine_close(e);
 
-    double start = bench_now_s();
+    double start = wall_s();
     e = engine_open(s, g, blocks, dir);
-    double open_s = bench_now_s() - start;
+    double open_s = wall_s() - start;
     printf("\n## After a restart\n\nClosed and opened again in %.2f s. Reading: O_DIRECT, 1 MiB requests, "
            "from the "
            "same volume, in this run.\n\n"
@@ -284,16 +286,6 @@ static int usage(const char *message)
         "              [--warm N] [--user N] [--other N] [--short N] [--n-short N] [--room PERCENT]\n",
         message);
     return 2;
-}
-
-static bool parse_number(const char *text, uint32_t low, uint32_t high, uint32_t *out)
-{
-    char *end;
-    unsigned long v = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || v < low || v > high)
-        return false;
-    *out = (uint32_t)v;
-    return true;
 }
 
 static bool parse_only(char *text, struct settings *s)

@@ -89,7 +89,6 @@ struct watch *watch_start(struct eng_engine *e);
 /* Ends it; claims that no budget was exceeded, and prints the line. */
 void watch_stop(struct watch *w);
 
-double median(double *v, size_t n); /* sorts v */
 /* Geometric mean of the paired ratios a[i] / b[i] and its 95 % interval (Student's t over their logarithms);
  * low and high are NAN with one pair. */
 void paired_ratio(const double *a, const double *b, size_t n, double *mean, double *low, double *high);

@@ -5,6 +5,7 @@
  * own locks guard.
  */
 #include "bench/ceiling.h"
+#include "bench/clock.h"
 #include "bench/states.h"
 #include "formats/gguf.h"
 #include <math.h>
@@ -202,7 +203,7 @@ static void on_event(void *ctx, const struct eng_event *event)
     struct call *call = ctx;
     if (call->first_token_s > 0)
         return;
-    call->first_token_s = bench_now_s();
+    call->first_token_s = wall_s();
     cs_stats_get(eng_engine_store(call->e), &call->at_first_token);
 }
 
@@ -274,7 +275,7 @@ void ask(struct eng_engine *e, uint32_t tenant, const struct talk *t, struct ans
     };
     struct counters before;
     counters_read(e, &before);
-    double start = bench_now_s();
+    double start = wall_s();
     if (eng_submit(e, &request, NULL, err, sizeof err) != ENG_OK)
         die("%s", err);
     pthread_mutex_lock(&call.lock);
@@ -367,21 +368,7 @@ void watch_stop(struct watch *w)
     free(w);
 }
 
-/* ---- numbers --------------------------------------------------------------------------------------------
- */
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, compare);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
+/* ---- numbers ------------------------------------------------------------------------------------------- */
 
 /* 97.5 % quantile of Student's t. */
 static double student(size_t freedom)
