@@ -12,10 +12,12 @@ double ceiling_read_bytes_per_s(struct kn_backend *b, size_t bytes);
 double ceiling_fma_per_s(struct kn_backend *b);
 double ceiling_int16_per_s(struct kn_backend *b);
 
-/* Seconds that reading `bytes` of the largest file of a folder takes, O_DIRECT, 1 MiB requests, 32 at a time
+/* Seconds that reading `bytes` of the largest file of a folder takes, O_DIRECT, 1 MiB requests, 64 at a time
  * (whole requests; the file's beginning again where it is shorter). 0: no such file, or no memory, ring or
  * O_DIRECT. */
 double ceiling_disk_read_s(const char *dir, uint64_t bytes);
+/* Bytes of that file; 0: none, or no O_DIRECT. */
+uint64_t ceiling_disk_file_bytes(const char *dir);
 
 /* Removes a folder and what is in it. */
 void bench_remove_tree(const char *path);

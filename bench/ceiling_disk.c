@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define READ_BYTES ((size_t)1 << 20)
-#define READ_DEPTH 32
+#define READ_DEPTH 64
 #define PATH_BYTES (4096 + 256)
 
 void bench_remove_tree(const char *path)
@@ -53,6 +53,16 @@ static int open_largest(const char *dir, off_t *size)
     }
     closedir(d);
     return open(best, O_RDONLY | O_DIRECT | O_CLOEXEC);
+}
+
+uint64_t ceiling_disk_file_bytes(const char *dir)
+{
+    off_t size;
+    int fd = open_largest(dir, &size);
+    if (fd < 0)
+        return 0;
+    close(fd);
+    return (uint64_t)size;
 }
 
 double ceiling_disk_read_s(const char *dir, uint64_t bytes)

@@ -4,7 +4,7 @@
  *
  *   bench-kernels [--threads N] [--isa NAME] [--seconds S] [--cpu-time]
  *
- * --cpu-time counts processor time instead: for one thread on a machine that others use as well.
+ * --cpu-time counts processor time instead: for --threads 1 on a machine that others use as well.
  *
  * decode: one token's products over all layers (every weight is read once, so GB/s is the measure), and one
  * token's attention at several depths. prefill: 512 rows, GOP/s is the measure; attention of a 512-token
@@ -537,6 +537,8 @@ int main(int argc, char **argv)
         else
             die("usage: bench-kernels [--threads N] [--isa NAME] [--seconds S] [--cpu-time]");
     }
+    if (clock_id == CLOCK_PROCESS_CPUTIME_ID && threads != 1)
+        die("--cpu-time goes with --threads 1 only");
     struct kn_kv_layout l = {KN_KV_F16, LAYERS, KV_HEADS, DIM};
     size_t bytes = kn_kv_page_bytes(&l) * (DEPTH_MAX / KN_PAGE_TOKENS);
     void **pages = calloc(DEPTH_MAX / KN_PAGE_TOKENS, sizeof *pages);

@@ -5,7 +5,7 @@
  *
  *   bench-kernels-state [--threads N] [--isa NAME] [--seconds S] [--cpu-time]
  *
- * --cpu-time counts processor time instead: for one thread on a machine that others use as well. The ceilings
+ * --cpu-time counts processor time instead: for --threads 1 on a machine that others use as well. The ceilings
  * remain those of the clock on the wall.
  *
  * decode: one token, all layers of the kind. prefill: 512 rows of one sequence.
@@ -279,6 +279,8 @@ int main(int argc, char **argv)
         else
             die("usage: bench-kernels-state [--threads N] [--isa NAME] [--seconds S] [--cpu-time]");
     }
+    if (clock_id == CLOCK_PROCESS_CPUTIME_ID && threads != 1)
+        die("--cpu-time goes with --threads 1 only");
     static const enum kn_isa isas[] = {KN_ISA_AVX512, KN_ISA_AVX2, KN_ISA_SCALAR};
     for (size_t i = 0; i < 3; i++)
         if (kn_isa_available(isas[i]) && (only < 0 ? isas[i] != KN_ISA_SCALAR : only == (int)isas[i]))

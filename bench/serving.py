@@ -290,8 +290,8 @@ def messages(options):
                 rows[count]["tokens"].add(cached(usage)[1])
                 if cached(usage)[0] > n_tokens // 100:
                     missed.append(f"a cold prompt was not cold: {cached(usage)}")
-            for _ in range(warm_repeats):
-                for count in counts:
+            for repeat in range(warm_repeats):
+                for count in counts if (n + repeat) % 2 else counts[::-1]:
                     _, usage, first = server.chat(chats[count])
                     warm[count].append(first)
                     have, total = cached(usage)

@@ -220,6 +220,14 @@ void bench_restart(const struct settings *s, const struct geometry *g)
     struct written written[2];
     double warm_s[2];
     struct eng_engine *e = engine_open(s, g, blocks, dir);
+    struct cs_stats opened;
+    cs_stats_get(eng_engine_store(e), &opened);
+    if (!opened.disk_on) {
+        fprintf(stderr, "states: no disk tier here: restart is left out\n");
+        engine_close(e);
+        bench_remove_tree(dir);
+        return;
+    }
     for (uint32_t i = 0; i < 2; i++) {
         struct answer a;
         struct cs_stats before;
@@ -262,6 +270,8 @@ void bench_restart(const struct settings *s, const struct geometry *g)
         cs_stats_get(eng_engine_store(e), &after);
         uint64_t bytes = after.bytes_read - before.bytes_read;
         double reading = ceiling_disk_read_s(dir, bytes);
+        if (reading <= 0)
+            die("nothing in %s can be read with O_DIRECT: there is no ceiling", dir);
         printf("| %u | %llu | %.1f | %u | %u | %.1f | %.1f | %.1f | %.1f |\n", cuts[i],
                (unsigned long long)written[i].rows, (double)written[i].bytes / MIB, a.usage.reuse.tokens_disk,
                grid_floor(g, talks[i].n), a.first_token_s * 1e3, warm_s[i] * 1e3, reading * 1e3,

@@ -364,6 +364,7 @@ void watch_stop(struct watch *w)
            "%.1f MiB; most memory of the process %.0f MiB.\n",
            (unsigned long long)w->n_samples, (unsigned long long)w->n_over, (double)w->most_used / 1048576,
            (double)w->budget / 1048576, (double)w->most_resident / 1048576);
+    claim(w->n_samples > 0, "the budgets were never sampled");
     claim(w->n_over == 0, "a budget was exceeded in %llu samples", (unsigned long long)w->n_over);
     free(w);
 }

@@ -101,8 +101,10 @@ void bench_retention(const struct settings *s, const struct geometry *g)
             talk_free(&t);
         }
         come_back(e, g, (uint32_t)i + 1, &users[i], got, ideal);
-        if (i == 0)
+        if (i == 0) {
             memcpy(kept, got, sizeof kept);
+            claim(s->room < 100 || kept[NEXT] > 0, "the next turn reuses nothing before anybody else came");
+        }
         if (crowd[i].messages == SHORT_MESSAGES)
             printf("| %u short ones |", crowd[i].talks);
         else
@@ -122,6 +124,8 @@ void bench_retention(const struct settings *s, const struct geometry *g)
     printf("\nCheckpoints: %llu held in %llu of %llu blocks, %llu evicted.\n",
            (unsigned long long)c.store.checkpoints, (unsigned long long)c.store.checkpoint_blocks,
            (unsigned long long)c.store.pages_total, (unsigned long long)c.store.evicted_device_checkpoints);
+    claim(s->room >= 100 || c.store.evicted_device_spans + c.store.evicted_device_checkpoints > 0,
+          "nothing was evicted with %u %% of the room", s->room);
     watch_stop(w);
     engine_close(e);
 }

@@ -160,21 +160,19 @@ def retention(run, servers):
 
 
 def restart(run, servers):
-    """The user's prompt after kill -9; returns the servers that run now."""
+    """The user's prompt after kill -9; puts the new servers in the places of the old ones."""
     o = run.options
     mine = run.ids(500, o.user)
     print("\nThe same user after kill -9 and a new start\n")
     lines = [("server", "start to ready s", "TTFT s", "reused", "of")]
-    now = []
-    for server in servers:
+    for number, server in enumerate(servers):
         server.drain()
         server.stop(signal.SIGKILL)
-        again = run.open(type(server)).__enter__()
+        servers[number] = again = run.open(type(server))
+        again.__enter__()
         first, have = again.ask(mine)
         lines.append((again.name, f"{again.ready_seconds:.2f}", f"{first:.3f}", have, o.user))
-        now.append(again)
     table(lines)
-    return now
 
 
 def main():
@@ -208,7 +206,7 @@ def main():
         run.n_vocab = vocabulary_size(servers[0])
         speed(run, servers)
         retention(run, servers)
-        servers = restart(run, servers)
+        restart(run, servers)
     finally:
         for server in servers:
             server.stop(signal.SIGTERM)

@@ -326,9 +326,11 @@ static void a_checkpoint_where_paths_come_to_part_is_kept_like_a_branch_point(vo
     assert_int_equal(run_compute(&b, 130, 130), CS_OK);
     run_publish(&a);
     run_publish(&b);
+    pthread_mutex_lock(&s->lock);
     const struct span *at = checkpoint_at_locked(s, b.q->place, b.q->place_ordinal, 96);
     assert_non_null(at);
     assert_int_equal(at->boundary, CS_BOUNDARY_BRANCH);
+    pthread_mutex_unlock(&s->lock);
     run_close(&a);
     run_close(&b);
     check_all_let_go(s);

@@ -3,16 +3,16 @@
  * notes and counters; then windows and state as well. Every reused page is checked; TSan watches the rest
  * (build with -Db_sanitize=thread).
  */
+#include "tests/cachestore/disk_dir.h"
 #include "tests/cachestore/stateful.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { N_THREADS = 4, STEPS = 400, TOKENS = 15 * PT };
+enum { N_THREADS = 4, STEPS = 400, TOKENS = 15 * PT, MOST_POLLS = 100000 };
 
 struct worker {
     struct cs_store *s;
@@ -47,6 +47,22 @@ static void wake(void *ctx)
 
 static atomic_int never_dies; /* notify's context must outlive the store */
 
+/* False: the sequence is closed, by a client that goes away, or because it is not to be had at all. */
+static bool settle(struct worker *w, struct cs_sequence *q, struct cs_reuse *reuse)
+{
+    uint32_t patience = pick(w, 4) == 0 ? pick(w, 50) : MOST_POLLS;
+    for (uint32_t polls = 0; !cs_sequence_poll(q, reuse); polls++) {
+        if (polls == patience) {
+            if (patience == MOST_POLLS)
+                w->wrong = "a sequence is never settled";
+            cs_sequence_close(q);
+            return false;
+        }
+        usleep(50);
+    }
+    return true;
+}
+
 static void one_turn(struct worker *w)
 {
     uint32_t ids[TOKENS];
@@ -64,14 +80,8 @@ static void one_turn(struct worker *w)
     if (pick(w, 4) == 0)
         cs_sequence_notify(q, wake, &never_dies);
     struct cs_reuse reuse;
-    int polls = 0;
-    while (!cs_sequence_poll(q, &reuse)) {
-        if (pick(w, 50) == 0 || ++polls > 100000) { /* a client that goes away */
-            cs_sequence_close(q);
-            return;
-        }
-        usleep(50);
-    }
+    if (!settle(w, q, &reuse))
+        return;
     size_t pages = cs_sequence_n_pages(q);
     w->reused += pages;
     for (size_t p = 0; p < pages; p++) {
@@ -171,13 +181,8 @@ static void one_stateful_turn(struct worker *w)
         w->wrong = "open failed";
         return;
     }
-    for (int polls = 0; !cs_sequence_poll(q, &reuse); polls++) {
-        if (pick(w, 50) == 0 || polls > 100000) {
-            cs_sequence_close(q);
-            return;
-        }
-        usleep(50);
-    }
+    if (!settle(w, q, &reuse))
+        return;
     at = reuse.tokens_device + reuse.tokens_disk;
     w->reused += at / PT;
     for (uint32_t i = 0; i < at / PT; i++)
@@ -220,6 +225,7 @@ static void *work(void *arg)
 static void run(const struct cs_config *c)
 {
     struct cs_store *s = tiny_open(c);
+    assert_int_equal(stats_of(s).disk_on, c->disk_dir != NULL);
     struct worker w[N_THREADS];
     pthread_t threads[N_THREADS];
     uint64_t reused = 0;
@@ -259,13 +265,12 @@ static void threads_share_a_store_without_a_disk(void **state)
 static void threads_share_a_store_over_a_disk(void **state)
 {
     (void)state;
-    char dir[256], command[300];
-    const char *tmp = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/store-threads-XXXXXX", tmp ? tmp : "/tmp");
-    assert_non_null(mkdtemp(dir));
+    if (!disk_can_be_had())
+        skip();
+    disk_dir_make();
     struct cs_config c = tiny_config(80);
     c.index_bytes = 4 << 20;
-    c.disk_dir = dir;
+    c.disk_dir = disk_dir;
     c.disk_bytes = 24 << 20;
     c.extent_bytes = 1 << 20;
     c.flush_interval_ms = 20;
@@ -275,7 +280,7 @@ static void threads_share_a_store_over_a_disk(void **state)
     struct cs_config windows = stateful_config(220);
     windows.index_bytes = 4 << 20;
     windows.fingerprint[0] = 1;
-    windows.disk_dir = dir;
+    windows.disk_dir = disk_dir;
     windows.disk_bytes = 24 << 20;
     windows.extent_bytes = 1 << 20;
     windows.flush_interval_ms = 20;
@@ -283,8 +288,7 @@ static void threads_share_a_store_over_a_disk(void **state)
     windows.checkpoint_grace_ms = 5;
     run(&windows);
     run(&windows);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    assert_int_equal(system(command), 0);
+    disk_dir_remove();
 }
 
 int main(void)

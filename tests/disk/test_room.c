@@ -95,7 +95,7 @@ static void test_growth_takes_what_a_nearly_full_file_system_has(void **state)
     (void)state;
     enum { ROOM = 64 << 20 };
     struct rig r;
-    rig_init_in_memory(&r, true);
+    rig_init(&r);
     int dir_fd = open(r.dir, O_RDONLY | O_DIRECTORY);
     assert_true(dir_fd >= 0);
     struct volumes v;

@@ -178,7 +178,9 @@ static void try_chat(unsigned which, const char *text, size_t len)
     for (size_t k = which < N_PATTERNS ? 0 : 2; k < (which < N_PATTERNS ? 2u : 3u); k++) {
         struct eng_rendered r;
         size_t ends = 0;
-        if (eng_chat_render(eng_chat_by_name(names[k]), t, messages, 3, true, NULL, &r, NULL, 0) != ENG_OK)
+        int rc = eng_chat_render(eng_chat_by_name(names[k]), t, messages, 3, true, NULL, &r, NULL, 0);
+        require(rc == ENG_OK || rc == ENG_ENOMEM);
+        if (rc != ENG_OK)
             return;
         for (size_t i = 0; i < r.ids.n; i++)
             ends += r.ids.data[i] == end;

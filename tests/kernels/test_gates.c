@@ -20,7 +20,7 @@ static float *random_gates(uint64_t *rng, size_t n)
     return g;
 }
 
-static void gelu_times_up(void **state)
+static void gelu_times_up_is_near_exact_and_leaves_the_rest_alone(void **state)
 {
     (void)state;
     struct path paths[9];
@@ -90,7 +90,7 @@ static void sigmoid_gate_a_value_and_a_head(void **state)
     paths_close(paths, n_paths);
 }
 
-static void gated_norm_of_heads_side_by_side(void **state)
+static void gated_norm_takes_each_head_alone_and_works_in_place(void **state)
 {
     (void)state;
     struct path paths[9];
@@ -164,9 +164,9 @@ static void scale_and_add_round_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gelu_times_up),
+        cmocka_unit_test(gelu_times_up_is_near_exact_and_leaves_the_rest_alone),
         cmocka_unit_test(sigmoid_gate_a_value_and_a_head),
-        cmocka_unit_test(gated_norm_of_heads_side_by_side),
+        cmocka_unit_test(gated_norm_takes_each_head_alone_and_works_in_place),
         cmocka_unit_test(scale_and_add_round_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

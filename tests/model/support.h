@@ -49,7 +49,7 @@ struct eng_model *open_path(const char *path, enum kn_isa isa, unsigned threads,
 struct eng_model *open_writer(struct gguf_writer *w, enum kn_isa isa, unsigned threads,
                               enum kn_kv_dtype dtype);
 
-/* The paths this machine has, scalar first. */
+/* The paths this machine has, scalar first; under AddressSanitizer without scalar where there is AVX2. */
 size_t isa_list(enum kn_isa out[4]);
 
 /* What one sequence has: pages of all tables from one arena in shuffled order, filled with NaNs, and live

@@ -114,7 +114,7 @@ class Info(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return {line.strip().split("  ")[0]: line for line in result.stdout.splitlines()}
 
-    def test_windows(self):
+    def test_info_says_what_windows_cost(self):
         lines = self.info("gemma3.gguf", "--kv-cache", "1M", "--context", "100")
         self.assertIn("8 (1 full, 7 of the last 32 tokens)", lines["layers"])
         self.assertIn("128 a token (f16)", lines["kv bytes"])
@@ -123,7 +123,7 @@ class Info(unittest.TestCase):
         self.assertIn("the 217 tokens before it", lines["without it"])
         self.assertIn("140.0 KiB", lines["one context"])  # 7 pages, 7 groups of 4
 
-    def test_recurrent_state(self):
+    def test_info_says_what_state_costs(self):
         lines = self.info("qwen35-grouped.gguf", "--kv-cache", "1M", "--context", "100", "--max-concurrency", "2")
         self.assertIn("4 (1 full, 3 recurrent)", lines["layers"])
         self.assertIn("16.0 KiB · as much as pages of 64 tokens · every 64 tokens", lines["checkpoint"])

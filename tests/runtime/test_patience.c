@@ -3,7 +3,6 @@
  * with what there is of it. Somebody else's sequence on the same store holds the arena meanwhile.
  */
 #include "rig.h"
-#include <unistd.h>
 
 #define PAGES 40
 
@@ -98,8 +97,7 @@ static void a_page_that_comes_in_time_is_taken(void **state)
     o.tenant = NULL;
     hold_all_but(4);
     rig_start(engine, ids, 40, &o, &call);
-    rig_wait_tokens(&call, 20);
-    usleep(20000); /* most likely it waits now; it has to come to the same either way */
+    rig_wait_tokens(&call, 25); /* behind the last one that there is a page for, see above */
     cs_sequence_close(holder);
     holder = NULL;
     rig_wait(&call);

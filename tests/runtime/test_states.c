@@ -170,13 +170,18 @@ static void neighbours_cannot_be_felt(void **state)
             rig_start(e, ids, 30 + 50 * i, &o, &others[i]);
             free(ids);
         }
+        for (uint32_t i = 0; i < OTHERS; i++)
+            rig_wait_tokens(&others[i], 1);
         walk(e, grid_of(models[m]), &c, &t);
         fork_everywhere(e, grid_of(models[m]), &c, &t);
+        uint32_t n_to_the_end = 0;
         for (uint32_t i = 0; i < OTHERS; i++) {
             eng_cancel(e, others[i].id);
             rig_wait(&others[i]);
+            n_to_the_end += others[i].choice[0].finish == ENG_FINISH_CANCELLED;
             rig_free(&others[i]);
         }
+        assert_true(n_to_the_end > 0);
         rig_close(e);
         forget_truth(&t);
         rig_chat_free(&c);

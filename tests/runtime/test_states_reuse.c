@@ -166,6 +166,7 @@ static bool share_a_beginning(const uint32_t *ids, size_t shared, size_t n, cons
     struct rig_call call[3];
     struct eng_engine_stats before;
     struct eng_engine_stats s;
+    uint64_t computed = 0;
     bool waited = true;
     o.tenant = tenant;
     eng_engine_stats(engine, &before);
@@ -182,9 +183,14 @@ static bool share_a_beginning(const uint32_t *ids, size_t shared, size_t n, cons
     for (uint32_t i = 0; i < N(call); i++) {
         rig_wait(&call[i]);
         assert_int_equal(call[i].result, ENG_OK);
+        assert_int_equal(rig_reused(&call[i]) % grid, 0);
+        assert_true(rig_reused(&call[i]) <= (i ? on_grid(shared) : 0));
         waited &= rig_reused(&call[i]) == (i ? on_grid(shared) : 0);
+        computed += n - rig_reused(&call[i]);
         rig_free(&call[i]);
     }
+    eng_engine_stats(engine, &s);
+    assert_int_equal(s.prefilled_tokens - before.prefilled_tokens, computed);
     return waited;
 }
 

@@ -48,9 +48,11 @@ class Tokenizer:
             return [starts[0], None] + starts[1:]
         text = "user\n" + messages[0]["content"] + "\n\n"
         spaces = text.replace("\u2581", " ")  # what SentencePiece makes of it
-        inside, beyond = (spelt.decode() for spelt in self.decode_many([ids[starts[0] + 1:at], ids[starts[0] + 1:at + 1]]))
+        # Every longer prefix, not just the next: half a character is no text, and yet its other half may complete it.
+        inside, *beyond = (spelt.decode() for spelt in self.decode_many([ids[starts[0] + 1:k] for k in range(at, starts[1] + 1)]))
         inside = inside.rstrip("\ufffd")
-        right = (text.startswith(inside) or spaces.startswith(inside)) and not text.startswith(beyond) and not spaces.startswith(beyond)
+        right = (text.startswith(inside) or spaces.startswith(inside)) and not any(
+            text.startswith(longer) or spaces.startswith(longer) for longer in beyond)
         return [starts[0], at if right else None] + starts[1:]
 
     def decode_many(self, id_lists):
