@@ -155,7 +155,7 @@ static void check_durable(struct machine *m, size_t k)
         assert_int_equal(sp->disk, SPAN_DISK_DURABLE);
         seen.durable_spans++;
     }
-    const struct span *c = checkpoint_deepest_locked(m->s, q->place, q->place_ordinal, UINT32_MAX, false);
+    const struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, UINT32_MAX, false);
     assert_true(!c || c->disk == SPAN_DISK_DURABLE ||
                 now.evicted_disk_checkpoints > st.evicted_disk_checkpoints);
     pthread_mutex_unlock(&m->s->lock);
