@@ -148,34 +148,34 @@ static void span_written(struct cs_store *s, struct span *sp)
         writeback_enqueue_locked(s, c);
 }
 
+/* refused: a parent that was refused must not come back with each of its children. */
+static void pump(struct cs_store *s, bool refused);
+
 /* On the tier's thread, without the lock. */
 static void span_durable(void *ctx, struct tier_write *w, enum tier_result result)
 {
     struct span_write *sw = ctx;
     struct cs_store *s = sw->s;
     struct span *sp = sw->span;
+    bool refused = false;
     (void)w;
     pthread_mutex_lock(&s->lock);
     s->writing_bytes -= span_payload_bytes(s, sp);
-    switch (result) {
-    case TIER_OK:
+    if (result == TIER_OK) {
         span_written(s, sp);
-        break;
-    case TIER_ENOSPC:
+    } else {
         write_lost(s, sp);
-        if (!sp->doomed && sp->write_retries < MAX_WRITE_RETRIES &&
+        if (result == TIER_ENOSPC && !sp->doomed && sp->write_retries < MAX_WRITE_RETRIES &&
             room_evict_disk_locked(s, record_bytes(s, sp))) {
             sp->write_retries++;
             backlog_insert(s, sp, true);
+        } else {
+            refused = true;
         }
-        break;
-    default:
-        write_lost(s, sp);
-        break;
     }
     pthread_cond_broadcast(&s->changed);
     room_settle_span_locked(s, sp);
-    writeback_pump_locked(s);
+    pump(s, refused);
     pthread_mutex_unlock(&s->lock);
     free(sw);
 }
@@ -231,16 +231,13 @@ static bool can_be_led_to(const struct span *sp)
     return true;
 }
 
-void writeback_pump_locked(struct cs_store *s)
+static void pump(struct cs_store *s, bool refused)
 {
-    if (!s->disk)
-        return;
-    bool refused = false; /* a parent that was refused must not come back with each of its children */
     while (s->backlog.first) {
         struct span *sp = s->backlog.first, *parent = sp->parent;
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
             if (refused || !can_be_led_to(sp)) {
-                /* It comes back when its parent is on disk. */
+                /* It comes back when its parent is on disk, or with its path's next publish. */
                 writeback_cancel_locked(s, sp);
                 continue;
             }
@@ -269,4 +266,10 @@ void writeback_pump_locked(struct cs_store *s)
             refused = true;
         }
     }
+}
+
+void writeback_pump_locked(struct cs_store *s)
+{
+    if (s->disk)
+        pump(s, false);
 }

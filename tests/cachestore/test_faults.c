@@ -181,6 +181,41 @@ static void failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_
     fake_free(&f);
 }
 
+/* More waits than is written at once. What waits behind a span that failed does not bring it back, or a disk
+ * that refuses everything would be asked again and again. */
+static void a_disk_that_refuses_everything_is_asked_once_a_turn(void **state)
+{
+    (void)state;
+    static const enum tier_result results[] = {TIER_EIO, TIER_EFULL, TIER_ENOSPC};
+    for (size_t k = 0; k < 3; k++) {
+        struct fake_tier f = {0};
+        struct cs_config c = tiny_config(40); /* an eighth is 5 pages: one span of 3 at a time */
+        struct cs_store *s = fake_open(&f, &c);
+        uint32_t ids[61];
+        struct cs_reuse r;
+        make_ids(ids, 61, 61, 0);
+        struct cs_sequence *q = open_settled(s, NULL, ids, 61, &r);
+        assert_int_equal(cs_sequence_grow(q, 60), CS_OK);
+        fill_pages(q, ids, 0, 15, 0);
+        for (size_t turn = 1; turn <= 2; turn++) {
+            assert_int_equal(cs_sequence_publish(q, ids, 24 + 12 * turn, NULL, 0), CS_OK);
+            assert_int_equal(f.n_writes, 1);
+            assert_true(stats_of(s).pending_bytes > 3 * PAGE);
+            fake_finish_write(&f, results[k]);
+            assert_int_equal(f.n_writes, 0);
+            assert_int_equal(stats_of(s).pending_bytes, 0);
+        }
+        /* Nothing is lost for good. */
+        assert_int_equal(cs_sequence_publish(q, ids, 60, NULL, 0), CS_OK);
+        cs_sequence_close(q);
+        fake_finish_writes(&f, TIER_OK);
+        assert_int_equal(f.n_records, 5);
+        recount(s);
+        cs_close(s, 0);
+        fake_free(&f);
+    }
+}
+
 static void closing_with_writes_and_reads_under_way_ends_them(void **state)
 {
     (void)state;
@@ -209,6 +244,7 @@ int main(void)
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole),
         cmocka_unit_test(failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_turn),
+        cmocka_unit_test(a_disk_that_refuses_everything_is_asked_once_a_turn),
         cmocka_unit_test(closing_with_writes_and_reads_under_way_ends_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
