@@ -38,7 +38,7 @@ enum span_disk { SPAN_DISK_NONE, SPAN_DISK_GRACE, SPAN_DISK_BACKLOG, SPAN_DISK_W
 
 enum span_heap {
     HEAP_DISK,  /* durable, no child on disk */
-    HEAP_INDEX, /* no child, nothing in use */
+    HEAP_INDEX, /* no child, no pin, no load, not being written; of pages: none in use */
     HEAP_COUNT
 };
 

@@ -294,7 +294,8 @@ void ranks_update_locked(struct index *ix, struct span *sp)
         return;
     }
     class = checkpoint ? class_of_checkpoint(ix, sp, &value) : class_of_span(ix, sp, n - 1, &value);
-    rank_put(&ix->ranks, sp, sp->disk == SPAN_DISK_DURABLE, class, value);
+    bool gives_no_room = checkpoint && class == WORTH_CLASS_LAST;
+    rank_put(&ix->ranks, sp, sp->disk == SPAN_DISK_DURABLE && !gives_no_room, class, value);
 }
 
 void ranks_remove_locked(struct index *ix, struct span *sp)

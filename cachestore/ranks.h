@@ -4,8 +4,10 @@
  * comparing the heads of the classes, at most WORTH_CLASSES of them, whatever the number of candidates.
  *
  * What is worth nothing goes first, then what is safe on disk, then the rest; of both kinds the last class
- * when all others are empty. A class is that of the moment when the candidate was last looked at; it is
- * looked at again when it comes to the head, so what changes far away costs nothing.
+ * when all others are empty. A checkpoint whose blocks are all in use, by sequences or by other checkpoints,
+ * would give no room: it is in the last class of the rest, wherever else it is stored. A class is that of the
+ * moment when the candidate was last looked at; it is looked at again when it comes to the head, so what
+ * changes far away costs nothing.
  *
  * Spans go from the tail, leaves before spans with something resident behind them. Pages in use are passed
  * over: a sequence that computed all of its path anew uses pages that were missing at a tail, and not those
@@ -46,7 +48,7 @@ struct rank {
     double value;                         /* w * tokens / blocks */
     uint64_t last_used;
     uint8_t class;
-    bool ranked, durable;
+    bool ranked, durable; /* durable: it is, and its leaving gives room */
 };
 
 /* Puts the span in where it belongs now, or takes it out if it is no candidate. */

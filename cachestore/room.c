@@ -1,8 +1,9 @@
 /*
  * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
  * span is added, chunks before a span is written. What is evicted is chosen by policy/evict.c through the
- * heaps of the index and the ranks of the device; what is in use, pinned or being written is never a
- * candidate.
+ * heaps of the index and the ranks of the device. Pages in use, pinned spans and what is being written are
+ * never candidates. A checkpoint is one even while sequences use its blocks, which they keep then, but goes
+ * from the device when nothing else is left.
  */
 #include "cachestore/store.h"
 
@@ -140,7 +141,8 @@ static void count_evicted_disk(struct cs_store *s, const struct span *sp)
         s->totals.evicted_disk_spans++;
 }
 
-/* Out of every tier. The span has no children, pins, loads or used pages, and is not being written. */
+/* Out of every tier. The span has no children, pins or loads, is not being written, and nobody uses its pages
+ * (blocks of a checkpoint stay with who uses them). */
 static void forget(struct cs_store *s, struct span *sp)
 {
     if (index_waits_for_disk(sp))

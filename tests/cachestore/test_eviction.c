@@ -190,6 +190,44 @@ static void what_is_durable_leaves_before_what_would_be_lost(void **state)
     fake_free(&f);
 }
 
+/* What is in use gives no room, durable or not: not taken before the last bytes that do. */
+static void a_checkpoint_in_use_leaves_behind_all_that_gives_room(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = stateful_config(40);
+    c.window_groups = c.window_tokens = 0;
+    c.checkpoint_grace_ms = UINT32_MAX;
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t a[N], b[N];
+    make_ids(a, N, 0, 1);
+    make_ids(b, N, 0, 2);
+    run_turn(s, &c, 0, a, 48, 49, NULL, 0); /* 12 pages, a checkpoint at 48 */
+    fake_finish_writes(&f, TIER_OK);
+    run_turn(s, &c, 0, b, 48, 49, NULL, 0);
+    fake_finish_writes(&f, TIER_EIO);
+    assert_int_equal(stats_of(s).checkpoints, 2);
+
+    struct run user;
+    run_open(&user, s, &c, 0, a, 60);
+    struct cs_reuse reuse = wait_settled(user.q); /* its state is not copied yet */
+    assert_int_equal(reuse.tokens_device, 48);
+    assert_int_equal(cs_sequence_grow(user.q, 48 + (stats_of(s).pages_free + 1) * PT), CS_OK);
+    assert_int_equal(stats_of(s).evicted_device_checkpoints, 1);
+    run_close(&user);
+
+    struct run r;
+    run_open(&r, s, &c, 0, a, 60);
+    assert_int_equal(f.n_reads, 0);
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 48);
+    run_close(&r);
+    fake_finish_writes(&f, TIER_OK);
+    check_balance(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 /* As if nobody had used anything for an hour. */
 static void grow_old(struct cs_store *s)
 {
@@ -276,6 +314,7 @@ int main(void)
         cmocka_unit_test(pages_that_nothing_resumes_leave_first),
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
         cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
+        cmocka_unit_test(a_checkpoint_in_use_leaves_behind_all_that_gives_room),
         cmocka_unit_test(the_arena_turns_from_pages_to_checkpoints_and_back),
         cmocka_unit_test(unused_pages_before_used_ones_make_room),
     };
