@@ -232,10 +232,11 @@ void tier_disk_write(struct tier_disk *t, struct tier_write *w)
     if (rec != NULL) {
         rec->used_unix = s->used_unix;
         rec->counted = true;
-        if (bytes == 0 || tier_record_find(t, rec->id) != NULL || tier_record_insert(t, rec) != CS_OK) {
-            tier_record_free(rec);
-            bytes = 0;
-        }
+    }
+    if (rec == NULL || bytes == 0 || tier_record_find(t, rec->id) != NULL ||
+        tier_record_insert(t, rec) != CS_OK) {
+        tier_record_free(rec);
+        bytes = 0;
     }
     atomic_fetch_add(&t->committed, (int64_t)bytes);
     atomic_fetch_add(&t->pending, tier_disk_record_bytes(t, s->kind, s->n_pages));
