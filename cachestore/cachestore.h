@@ -267,10 +267,10 @@ int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *le
 struct cs_stats {
     /* device */
     uint64_t arena_bytes, page_stride, pages_total, pages_free, pages_live,
-        pages_cached; /* total = free + live + cached; live: referenced by a sequence */
-    uint64_t checkpoints, checkpoint_blocks; /* blocks of pages_cached and pages_live that checkpoints hold */
-    /* index */
-    uint64_t spans, notes, index_bytes, index_budget;
+        pages_cached;           /* total = free + live + cached; live: referenced by a sequence */
+    uint64_t checkpoint_blocks; /* of pages_cached and pages_live: held by checkpoints */
+    /* index: what is in any tier, or has something behind it that is */
+    uint64_t spans, checkpoints, notes, index_bytes, index_budget;
     /* disk */
     bool disk_on;
     const char *disk_engine; /* "uring"; "off" */

@@ -265,6 +265,7 @@ void index_doom_locked(struct index *ix, struct span *checkpoint)
     if (checkpoint->doomed)
         return;
     ix->n_checkpoints--;
+    ix->n_doomed++;
     checkpoint->doomed = true;
     ranks_checkpoints_changed_locked(ix, checkpoint->parent);
 }
@@ -300,6 +301,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
         index_requeue_locked(ix, parent);
     }
     ix->n_spans--;
+    ix->n_doomed -= sp->doomed;
     ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
     free(sp);
 }

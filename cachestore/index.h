@@ -109,8 +109,8 @@ struct index {
     struct gone *gone;
     uint32_t n_gone;
     uint64_t bytes, budget;
-    uint64_t n_spans, n_disk_spans; /* checkpoints included */
-    uint64_t n_checkpoints;
+    uint64_t n_spans, n_disk_spans;   /* checkpoints included */
+    uint64_t n_checkpoints, n_doomed; /* the one without the other */
     uint64_t last_tick;
 };
 

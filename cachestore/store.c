@@ -373,16 +373,15 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->pages_free = s->arena.n_free;
     out->pages_live = s->arena.n_live;
     out->pages_cached = s->arena.n_cached;
-    out->checkpoints = s->index.n_checkpoints;
     out->checkpoint_blocks = s->arena.n_blocks;
-    out->spans = s->index.n_spans - s->index.n_checkpoints;
+    out->checkpoints = s->index.n_checkpoints;
+    out->spans = s->index.n_spans - s->index.n_checkpoints - s->index.n_doomed;
     out->notes = s->notes.n_notes;
     out->index_bytes = s->index.bytes;
     out->index_budget = s->index.budget;
     out->disk_on = s->disk != NULL;
     out->disk_engine = "off";
     out->disk_budget = s->disk_budget;
-    out->disk_spans = s->index.n_disk_spans;
     if (s->disk) {
         out->dropped_disk_full = 0; /* the tier has its own */
         s->tier->stats(s->disk, out);

@@ -268,7 +268,7 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_index_budget_bytes", GAUGE, "Most bytes that the index may take.", st->index_budget);
     metric(out, "cache_spans", GAUGE, "Spans known.", st->spans);
     metric(out, "cache_notes", GAUGE, "Notes known: what messages were tokenised to.", st->notes);
-    metric(out, "cache_checkpoints", GAUGE, "Checkpoints on the device.", st->checkpoints);
+    metric(out, "cache_checkpoints", GAUGE, "Checkpoints known.", st->checkpoints);
     metric(out, "cache_checkpoint_blocks", GAUGE, "Blocks of the arena that checkpoints hold.",
            st->checkpoint_blocks);
     metric(out, "cache_disk_on", GAUGE, "1 where there is a disk tier.", st->disk_on);

@@ -351,6 +351,14 @@ void fake_finish_reads(struct fake_tier *f, enum tier_result result)
         fake_finish_read(f, 0, result);
 }
 
+uint64_t records_known(struct cs_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = s->index.n_disk_spans;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
 void store_durably(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n)
 {
     round_trip(s, NULL, ids, n);

@@ -50,6 +50,9 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result);
 void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result);
 void fake_finish_reads(struct fake_tier *f, enum tier_result result);
 
+/* Records on disk, as the store knows them; stats has the tier's figure, which this one has none of. */
+uint64_t records_known(struct cs_store *s);
+
 /* Publishes n ids and makes them durable. */
 void store_durably(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n);
 /* Evicts everything that may be evicted from the device. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 struct counts {
-    uint64_t spans, checkpoints, on_disk, ranked;
+    uint64_t spans, checkpoints, doomed, on_disk, ranked;
     uint32_t in_heap[HEAP_COUNT];
     uint32_t *holders; /* an arena page */
 };
@@ -102,6 +102,7 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     }
     k->spans++;
     k->checkpoints += !pages && !sp->doomed;
+    k->doomed += sp->doomed;
     k->on_disk += sp->disk == SPAN_DISK_DURABLE;
 }
 
@@ -115,6 +116,7 @@ void recount(struct cs_store *s)
             count_span(s, sp, &k);
     assert_int_equal(k.spans, s->index.n_spans);
     assert_int_equal(k.checkpoints, s->index.n_checkpoints);
+    assert_int_equal(k.doomed, s->index.n_doomed);
     assert_int_equal(k.on_disk, s->index.n_disk_spans);
     assert_int_equal(k.ranked, s->index.ranks.n);
     for (int h = 0; h < HEAP_COUNT; h++)

@@ -32,7 +32,7 @@ static void a_bad_read_quarantines_the_span_until_it_is_published_again(void **s
         struct cs_stats st = stats_of(s);
         assert_int_equal(st.quarantined, 1);
         assert_int_equal(f.n_records, 2);
-        assert_int_equal(st.disk_spans, 2);
+        assert_int_equal(records_known(s), 2);
 
         /* B is out of reach, and so is C behind it. */
         r = look_up(s, NULL, ids, 36);
@@ -166,7 +166,7 @@ static void failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_
     assert_int_equal(f.n_notes, 0);
     struct cs_stats st = stats_of(s);
     assert_int_equal(st.pending_bytes, 0);
-    assert_int_equal(st.disk_spans, 0);
+    assert_int_equal(records_known(s), 0);
     assert_int_equal(look_up(s, NULL, ids, 24).tokens_device, 24);
     assert_int_equal(cs_sequence_publish(q, ids, 48, NULL, 0), CS_OK);
     cs_sequence_close(q);
@@ -175,7 +175,7 @@ static void failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_
     assert_int_equal(f.n_notes, 1);
     cs_close(s, 0);
     s = fake_open(&f, &c);
-    assert_int_equal(stats_of(s).disk_spans, 4);
+    assert_int_equal(records_known(s), 4);
     assert_int_equal(stats_of(s).notes, 1);
     cs_close(s, 0);
     fake_free(&f);
