@@ -75,7 +75,8 @@ struct cs_config {
     /* What a resumed sequence needs beside its pages; all 0: nothing, every page edge can be resumed at. */
     uint32_t window_groups; /* page tables beside the first; each of their pages is a block like any other */
     uint32_t window_tokens; /* positions a window layer reads, its own included */
-    uint64_t state_bytes;   /* opaque bytes of a checkpoint */
+    uint64_t state_bytes;   /* opaque bytes of a checkpoint; one that the arena cannot hold is never kept, and
+                               one whose header is larger than a chunk never on disk: cs_open logs either */
     uint32_t grid_tokens; /* checkpoints lie at multiples of it; a multiple of page_tokens; 0: page_tokens */
     uint32_t checkpoints_a_path;  /* K of placement: thins one path, is no capacity; 0: 8 */
     uint32_t checkpoint_grace_ms; /* a checkpoint is written to disk so long after it was published, or under

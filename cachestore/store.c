@@ -155,6 +155,14 @@ static uint32_t pages_per_span(const struct cs_config *c)
     return n ? n : 1; /* without a disk any page will do */
 }
 
+/* Blocks of a checkpoint with whole windows before it; more than 32 bits hold are refused. */
+static uint64_t checkpoint_blocks_most(const struct cs_config *c)
+{
+    uint64_t stride = (c->page_bytes + PAGE_ALIGN - 1) / PAGE_ALIGN * PAGE_ALIGN,
+             window_pages = ((uint64_t)c->window_tokens + c->page_tokens - 2) / c->page_tokens;
+    return (c->state_bytes + stride - 1) / stride + (c->window_groups ? c->window_groups * window_pages : 0);
+}
+
 static int check_config(const struct cs_config *c, char *err, size_t err_len)
 {
     const char *what = NULL;
@@ -170,8 +178,9 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
         what = "window_groups and window_tokens (at least 2) go together";
     else if (c->grid_tokens % c->page_tokens != 0)
         what = "grid_tokens must be a multiple of page_tokens";
-    else if (c->state_bytes / c->page_bytes > UINT32_MAX / 2 || c->window_groups > UINT16_MAX)
-        what = "state_bytes or window_groups is out of range";
+    else if (c->state_bytes / c->page_bytes > UINT32_MAX / 2 || c->window_groups > UINT16_MAX ||
+             checkpoint_blocks_most(c) > UINT32_MAX)
+        what = "state_bytes, window_groups or window_tokens is out of range";
     else if (c->disk_dir && c->disk_bytes == 0)
         what = "disk_bytes must not be 0 with a disk_dir";
     if (what)
@@ -210,6 +219,12 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         s->index.over_disk = true;
         rc = loader_finish_locked(loader);
         pthread_mutex_unlock(&s->lock);
+        uint64_t most = checkpoint_blocks_most(c);
+        if (s->stateful && s->tier->record_bytes(disk, RECORD_CHECKPOINT, (uint32_t)most) == 0)
+            store_log(s, CS_LOG_WARN,
+                      "prefix cache on disk: checkpoints of %llu blocks stay in memory only, chunks are too "
+                      "small for their headers",
+                      (unsigned long long)most);
         if (rc != CS_OK)
             snprintf(err, err_len, "%s", cs_strerror(rc));
         else
@@ -269,6 +284,10 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
             index_bytes += c->disk_bytes / INDEX_SHARE;
     }
     rc = arena_open(&s->arena, c->arena_bytes, s->stride);
+    if (rc == CS_OK && s->stateful && checkpoint_blocks_most(c) > s->arena.n_pages)
+        store_log(s, CS_LOG_WARN,
+                  "prefix cache: %u blocks hold no checkpoint of %llu, so long prompts are never resumed",
+                  s->arena.n_pages, (unsigned long long)checkpoint_blocks_most(c));
     if (rc == CS_OK)
         rc = index_open(&s->index, &s->arena, s->page_tokens, index_bytes);
     if (rc == CS_OK)

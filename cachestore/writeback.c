@@ -92,6 +92,8 @@ void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
     if (!s->disk || sp->disk != SPAN_DISK_NONE || !is_complete(sp) || sp->doomed)
         return;
+    if (sp->kind == SPAN_CHECKPOINT && record_bytes(s, sp) == 0)
+        return; /* too large for the tier's chunks, now and always */
     if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
         grace_insert(s, sp);
     else

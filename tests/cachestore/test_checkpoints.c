@@ -509,6 +509,26 @@ static void without_memory_for_a_checkpoint_the_step_goes_on(void **state)
     check_all_let_go(s);
 }
 
+static void count_warning(void *ctx, enum cs_log_level level, const char *line)
+{
+    (void)line;
+    *(unsigned *)ctx += level == CS_LOG_WARN;
+}
+
+static void an_arena_that_holds_no_checkpoint_is_warned_of(void **state)
+{
+    (void)state;
+    for (uint32_t n_pages = 8; n_pages <= 9; n_pages++) { /* 3 blocks of state, 3 pages of each window */
+        struct cs_config c = stateful_config(n_pages);
+        unsigned n_warnings = 0;
+        c.log = count_warning;
+        c.log_ctx = &n_warnings;
+        struct cs_store *s = tiny_open(&c);
+        assert_int_equal(n_warnings, n_pages < 9);
+        check_all_let_go(s);
+    }
+}
+
 static void a_lost_checkpoint_is_named_evicted(void **state)
 {
     (void)state;
@@ -547,6 +567,9 @@ static void wrong_arguments_are_refused(void **state)
     c.window_tokens = 0;
     assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
     c.window_tokens = 1;
+    assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
+    c.window_groups = UINT16_MAX; /* blocks of a checkpoint would be more than 32 bits hold */
+    c.window_tokens = UINT32_MAX;
     assert_int_equal(cs_open(&c, &s, err, sizeof err), CS_EINVAL);
     c = stateful_config(100);
     s = tiny_open(&c);
@@ -599,6 +622,7 @@ int main(void)
         cmocka_unit_test(the_same_checkpoint_published_twice_is_stored_once),
         cmocka_unit_test(eviction_leaves_what_a_live_sequence_uses),
         cmocka_unit_test(without_memory_for_a_checkpoint_the_step_goes_on),
+        cmocka_unit_test(an_arena_that_holds_no_checkpoint_is_warned_of),
         cmocka_unit_test(a_lost_checkpoint_is_named_evicted),
         cmocka_unit_test(wrong_arguments_are_refused),
     };

@@ -64,6 +64,44 @@ static void a_clean_close_leaves_checkpoints_warm(void **state)
     disk_dir_remove();
 }
 
+static void count_warning(void *ctx, enum cs_log_level level, const char *line)
+{
+    *(unsigned *)ctx += level == CS_LOG_WARN && strstr(line, "checkpoints of 306 blocks");
+}
+
+static void a_checkpoint_whose_header_fills_more_than_a_chunk_stays_in_memory(void **state)
+{
+    (void)state;
+    disk_dir_make();
+    unsigned n_warnings = 0;
+    struct cs_config c = states_config(2000);
+    c.state_bytes = 300 * PAGE;
+    c.checkpoint_grace_ms = UINT32_MAX;
+    c.log = count_warning;
+    c.log_ctx = &n_warnings;
+    struct cs_store *s = tiny_open(&c);
+    assert_int_equal(n_warnings, 1);
+    uint32_t ids[130];
+    make_ids(ids, 130, 130, 0);
+    struct run r;
+    for (uint32_t n = 60; n <= 120; n += 30) /* published again and again, and still no write */
+        run_turn(s, &c, 0, ids, n - 1, n, NULL, 0);
+    assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.checkpoints, 3);
+    assert_int_equal(st.disk_checkpoints + st.io_errors, 0);
+    assert_int_equal(st.disk_spans, st.spans);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 125), 120);
+    run_close(&r);
+    cs_close(s, FLUSH_MS);
+    s = tiny_open(&c);
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 125), 0);
+    assert_int_equal(r.reuse.miss, CS_MISS_STATE);
+    run_close(&r);
+    cs_close(s, FLUSH_MS);
+    disk_dir_remove();
+}
+
 /* ---- children ---------------------------------------------------------------------------------------- */
 
 /* A turn of 40 tokens and a reply up to 50; each third number is told once it is durable. */
@@ -161,6 +199,7 @@ int main(int argc, char **argv)
         return EXIT_SKIPPED;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_clean_close_leaves_checkpoints_warm),
+        cmocka_unit_test(a_checkpoint_whose_header_fills_more_than_a_chunk_stays_in_memory),
         cmocka_unit_test(durable_checkpoints_survive_kill_9),
         cmocka_unit_test(a_kill_at_any_moment_leaves_only_state_that_is_right),
     };
