@@ -1,7 +1,8 @@
 /*
  * Opening a store that has something on disk: rows come in any order, spans are linked parents first, each
  * checkpoint below the span with the page before it. A row that repeats another one loses to the newer
- * record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it.
+ * record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it. Without
+ * memory for a row the store does not open, and nothing is deleted.
  */
 #include "cachestore/key.h"
 #include "cachestore/list.h"
@@ -45,6 +46,7 @@ struct loader {
     struct page_place *places; /* open addressing */
     size_t n_places;           /* a power of two */
     int64_t now_unix;
+    bool no_memory;         /* a row that could have been linked was not */
     uint64_t *maybe_parent; /* a byte a place: two bits a key, in one word, by hash */
 };
 
@@ -217,6 +219,8 @@ static struct span *link_checkpoint(struct loader *l, const struct span_record *
                                                  (enum cs_boundary_kind)r->flags);
     if (c)
         c->written_as = c->boundary;
+    else
+        l->no_memory = true;
     return c;
 }
 
@@ -361,6 +365,8 @@ int loader_finish_locked(struct loader *l)
         if (s->index.n_spans < s->index.heap_capacity)
             l->rows[i].span = link_row(l, &l->rows[i]);
     }
+    if (l->no_memory)
+        return CS_ENOMEM;
     for (size_t i = l->n_rows; i-- > 0;) {
         struct span *sp = l->rows[i].span;
         if (!sp)

@@ -175,7 +175,8 @@ struct loader *loader_new(struct cs_store *s);
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes);
 void loader_on_restart(void *ctx);
 int loader_on_notes(void *ctx, const struct note_record *n);
-/* Links what was read into the tree, deletes rows that nothing leads to. CS_OK or CS_ENOMEM. */
+/* Links what was read into the tree, deletes rows that nothing leads to. CS_OK, or CS_ENOMEM: the store
+ * cannot be used. */
 int loader_finish_locked(struct loader *l);
 void loader_free(struct loader *l);
 

@@ -80,8 +80,8 @@ struct tier_disk_events {
      * spans, newest first (so of two rows with one key the first is the one to keep; parents in any order),
      * then all checkpoints, newest first; each followed by the notes in it if it was kept; then, in any
      * order, notes in rows of their own, of records that were kept. The record is valid during the call.
-     * on_span returns 0 to keep it, anything else to have the tier delete it; on_notes 0, or a CS_E code that
-     * ends the open.
+     * on_span returns 0 to keep it, more than 0 to have the tier delete it; both may return a CS_E code,
+     * which ends the open, and then no row is deleted.
      *
      * on_restart: the catalogue failed in the middle. Everything reported so far is void; what follows, from
      * the first span on, comes from the headers in the volumes. Any of the three may be NULL. */

@@ -132,8 +132,9 @@ static int report_record(struct load *l, struct disk_record *rec, const struct f
                             .created_unix = r->created_unix,
                             .used_unix = rec->used_unix};
     memcpy(s.tenant.id, r->tenant, sizeof s.tenant.id);
-    if (l->events->on_span == NULL || l->events->on_span(l->events->ctx, &s, rec->bytes) == 0)
-        return report_notes(l, rec->id, rec->id, r->notes, r->n_notes);
+    int rc = l->events->on_span == NULL ? 0 : l->events->on_span(l->events->ctx, &s, rec->bytes);
+    if (rc <= 0)
+        return rc < 0 ? rc : report_notes(l, rec->id, rec->id, r->notes, r->n_notes);
     rows_drop(l, rec->id);
     tier_record_remove(t, rec);
     rec->list_next = l->refused;

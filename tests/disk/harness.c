@@ -75,6 +75,7 @@ void rig_init_in_memory(struct rig *r, bool in_memory)
     assert_non_null(mkdtemp(r->dir));
     r->engine_open = io_uring_engine_open;
     r->refuse_number = UINT32_MAX;
+    r->refuse_with = 1;
     r->config = (struct cs_config){.page_tokens = PT,
                                    .page_bytes = PAGE,
                                    .fingerprint = {7},
@@ -145,7 +146,7 @@ static int on_span(void *ctx, const struct span_record *s, uint64_t disk_bytes)
                     (is_checkpoint(r->seen[r->n_seen - 1].number) == is_checkpoint(number) &&
                      r->seen[r->n_seen - 1].id.sequence > s->id.sequence));
     if (number == r->refuse_number)
-        return 1;
+        return r->refuse_with;
 take:;
     struct seen_span *larger = realloc(r->seen, (r->n_seen + 1) * sizeof *larger);
     assert_non_null(larger);

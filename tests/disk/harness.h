@@ -43,7 +43,8 @@ struct rig {
     size_t n_notes_seen;
     struct record_id note_owner, note_row; /* of the last note seen */
     char note_text[64];
-    uint32_t refuse_number; /* on_span refuses this one */
+    uint32_t refuse_number; /* on_span does not want this one */
+    int refuse_with;        /* ... and returns this: 1 unless a test sets it */
     bool takes_any_row;     /* on_span checks nothing */
     char last_log[256];
     unsigned n_warnings;

@@ -124,6 +124,30 @@ static void test_refused_row_is_deleted(void **state)
     rig_destroy(&r);
 }
 
+static void test_error_of_the_store_ends_the_open_and_deletes_nothing(void **state)
+{
+    (void)state;
+    struct rig r;
+    char err[256] = "";
+    rig_init(&r);
+    rig_open(&r);
+    put(&r, 1, 4);
+    put(&r, CHECKPOINT | 2, 4);
+    put(&r, 3, 4);
+    rig_close(&r);
+    r.refuse_with = CS_ENOMEM;
+    for (uint32_t k = 0; k < 2; k++) {
+        r.refuse_number = k ? CHECKPOINT | 2 : 1;
+        assert_int_equal(rig_try_open(&r, err, sizeof err), CS_ENOMEM);
+        assert_null(r.tier);
+        assert_true(err[0] != '\0');
+    }
+    r.refuse_number = UINT32_MAX;
+    rig_open(&r);
+    assert_int_equal(r.n_seen, 3);
+    rig_destroy(&r);
+}
+
 static void test_many_reads_cost_few_submissions(void **state)
 {
     (void)state;
@@ -162,6 +186,7 @@ int main(void)
         cmocka_unit_test(test_wrong_question_is_refused),
         cmocka_unit_test(test_time_of_use_survives),
         cmocka_unit_test(test_refused_row_is_deleted),
+        cmocka_unit_test(test_error_of_the_store_ends_the_open_and_deletes_nothing),
         cmocka_unit_test(test_many_reads_cost_few_submissions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
