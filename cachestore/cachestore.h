@@ -207,9 +207,9 @@ struct cs_capture {
  * CS_EINVAL (grow does not cover `to`), CS_ENOMEM. */
 int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
                            const struct cs_capture **captures, size_t *n_captures);
-/* All tokens before `to` have been computed: window pages stay where the next token, a wanted checkpoint or
- * the one at the last grid position needs them; the others are free. captured false: the captures of this
- * step hold nothing. */
+/* All tokens before `to` (at most that of step_begin) have been computed: window pages stay where the next
+ * token, a wanted checkpoint or the one at the last grid position needs them; the others are free. captured
+ * false: the captures of this step hold nothing. */
 void cs_sequence_step_end(struct cs_sequence *q, uint32_t to, bool captured);
 /* A checkpoint outside a step, at the last grid position at or before what has been computed: the end of a
  * turn. Gives the blocks to write (owned by the sequence, valid until the next step_begin, capture or

@@ -158,15 +158,17 @@ int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundarie
         if (c->filled)
             points[n_path++] = (struct placement_point){.position = c->position, .kind = c->kind};
     pthread_mutex_unlock(&s->lock);
-    struct wanted *wanted = malloc((n + 1) * sizeof *wanted);
-    if (!points || !wanted) {
-        free(points);
-        free(wanted);
+    if (!points)
         return CS_ENOMEM;
-    }
     size_t n_points = n_path + placement_candidates(boundaries, n, n_tokens, s->grid_tokens, q->n_computed,
                                                     q->branch, points + n_path);
     n_points = placement_sort(points, n_points);
+    /* Some may be the path's own: others may have stored what this sequence has still to compute. */
+    struct wanted *wanted = malloc((n_points + 1) * sizeof *wanted);
+    if (!wanted) {
+        free(points);
+        return CS_ENOMEM;
+    }
     placement_thin(points, n_points, s->checkpoints_a_path);
     for (size_t i = 0; i < n_points; i++)
         if (points[i].kept && points[i].position > q->n_computed)

@@ -209,6 +209,8 @@ int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
             capture_new_locked(q, q->wanted[i].position, q->wanted[i].kind, &c) == CS_OK)
             q->step_captures[n++] = capture_given(s, c);
     }
+    if (rc == CS_OK)
+        q->step_to = to;
     if (arena_wants_populate(&s->arena))
         pthread_cond_signal(&s->keeper_wake);
     writeback_relieve_locked(s);
@@ -223,6 +225,8 @@ void cs_sequence_step_end(struct cs_sequence *q, uint32_t to, bool captured)
     struct cs_store *s = q->s;
     if (!s->stateful)
         return;
+    if (to > q->step_to)
+        to = q->step_to;
     pthread_mutex_lock(&s->lock);
     for (struct capture *c = q->captures, *next; c; c = next) {
         next = c->next;

@@ -148,6 +148,7 @@ struct cs_sequence {
     void *notify_ctx;
     /* Of a stateful store's. */
     uint32_t n_computed;      /* tokens before the next step */
+    uint32_t step_to;         /* ... and behind the last one begun: what the window tables cover */
     struct cs_key *path_keys; /* of the n_known pages, room for capacity */
     uint32_t *window_page;    /* window_groups rows of capacity pages; ARENA_NO_PAGE: not held */
     void **window_address;

@@ -399,6 +399,51 @@ static void a_step_that_was_not_computed_leaves_no_checkpoint(void **state)
     check_all_let_go(s);
 }
 
+static void a_step_ends_at_most_where_it_was_to_end(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct run r;
+    const struct cs_capture *captures;
+    size_t n;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 200), 0);
+    cs_sequence_step_end(r.q, 160, true); /* none was begun */
+    assert_int_equal(cs_sequence_capture(r.q, CS_BOUNDARY_TURN, &captures), CS_ENOTFOUND);
+    assert_int_equal(cs_sequence_grow(r.q, 200), CS_OK);
+    assert_int_equal(cs_sequence_step_begin(r.q, 0, 30, &captures, &n), CS_OK);
+    cs_sequence_step_end(r.q, 160, true);
+    assert_int_equal(cs_sequence_capture(r.q, CS_BOUNDARY_TURN, &captures), CS_OK);
+    assert_int_equal(captures->position, 24);
+    run_close(&r);
+    check_all_let_go(s);
+}
+
+/* A sequence that found nothing publishes behind one that stored the same path with its checkpoints. */
+static void the_checkpoints_that_others_stored_ahead_are_placed_with_the_rest(void **state)
+{
+    (void)state;
+    struct cs_config c = stateful_config(400);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    const struct cs_boundary b[] = {system_only[0], {40, CS_BOUNDARY_TURN}, {72, CS_BOUNDARY_TURN}};
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, ids, 120), 0);
+    assert_int_equal(run_turn(s, &c, 0, ids, 100, 105, b, 3), 0);
+    assert_int_equal(cs_sequence_grow(r.q, 120), CS_OK);
+    fill_pages(r.q, ids, 0, 30, 0);
+    assert_int_equal(cs_sequence_publish(r.q, ids, 120, NULL, 0), CS_OK);
+    assert_int_equal(cs_sequence_place(r.q, NULL, 0, 120), CS_OK);
+    assert_int_equal(run_compute(&r, 120, 40), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    assert_int_equal(stats_of(s).publish_checkpoints, 4);
+    check_all_let_go(s);
+}
+
 static void two_sequences_resume_from_one_checkpoint(void **state)
 {
     (void)state;
@@ -618,6 +663,8 @@ int main(void)
         cmocka_unit_test(a_checkpoint_where_paths_come_to_part_is_kept_like_a_branch_point),
         cmocka_unit_test(behind_very_many_long_paths_a_branch_point_is_kept_the_second_time),
         cmocka_unit_test(a_step_that_was_not_computed_leaves_no_checkpoint),
+        cmocka_unit_test(a_step_ends_at_most_where_it_was_to_end),
+        cmocka_unit_test(the_checkpoints_that_others_stored_ahead_are_placed_with_the_rest),
         cmocka_unit_test(two_sequences_resume_from_one_checkpoint),
         cmocka_unit_test(the_same_checkpoint_published_twice_is_stored_once),
         cmocka_unit_test(eviction_leaves_what_a_live_sequence_uses),
