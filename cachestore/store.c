@@ -402,10 +402,8 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->disk_engine = "off";
     out->disk_budget = s->disk_budget;
     if (s->disk) {
-        out->dropped_disk_full = 0; /* the tier has its own */
         s->tier->stats(s->disk, out);
         out->pending_bytes = pending_locked(s);
-        out->dropped_disk_full += s->totals.dropped_disk_full;
         out->index_bytes += s->tier->memory_bytes(s->disk);
     }
     pthread_mutex_unlock(&s->lock);

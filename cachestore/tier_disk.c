@@ -399,7 +399,6 @@ void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
     out->corrupt_tokens = atomic_load(&s->corrupt_tokens);
     out->corrupt_payload = atomic_load(&s->corrupt_payload);
     out->io_errors = atomic_load(&s->io_errors);
-    out->dropped_disk_full = atomic_load(&s->dropped_disk_full);
     out->dropped_notes = atomic_load(&s->dropped_notes);
     out->sqes = atomic_load(&s->sqes);
     out->submissions = atomic_load(&s->submissions);

@@ -169,8 +169,8 @@ uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
 /* Fills the disk fields and the disk's totals (disk_on, disk_engine, disk_bytes, disk_budget, disk_spans,
  * disk_checkpoints, pending_bytes, records_foreign, spans_written, checkpoints_written, bytes_written,
  * spans_read, checkpoints_read, bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header,
- * corrupt_tokens, corrupt_payload, io_errors, dropped_disk_full, dropped_notes, sqes, submissions); leaves
- * the others alone. What was read counts once it is verified. */
+ * corrupt_tokens, corrupt_payload, io_errors, dropped_notes, sqes, submissions); leaves the others alone.
+ * What was read counts once it is verified, what could not be written is the caller's to count. */
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *io_part);
 /* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. Not from a
  * completion. */

@@ -117,8 +117,8 @@ enum catalog_state { CATALOG_FINE, CATALOG_FULL, CATALOG_BROKEN };
 struct tier_stats {
     atomic_uint_fast64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read,
         bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload,
-        io_errors, dropped_disk_full, dropped_notes, sqes, submissions, spans, checkpoints, records_foreign,
-        volume_bytes, catalog_bytes, memory_bytes;
+        io_errors, dropped_notes, sqes, submissions, spans, checkpoints, records_foreign, volume_bytes,
+        catalog_bytes, memory_bytes;
 };
 
 /* Makes the I/O thread's engine; called on that thread. 0 or -errno with a reason. */

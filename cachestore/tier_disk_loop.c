@@ -63,8 +63,6 @@ static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_resul
     uint64_t bytes = tier_disk_record_bytes(t, w->record.kind, w->record.n_pages);
     if (result == TIER_EIO)
         atomic_fetch_add(&t->stats.io_errors, 1);
-    else if (result == TIER_ENOSPC || result == TIER_EFULL)
-        atomic_fetch_add(&t->stats.dropped_disk_full, 1);
     free(w->tier_notes);
     w->durable(w->ctx, w, result);
     atomic_fetch_sub(&t->pending, bytes);

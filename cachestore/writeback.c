@@ -173,6 +173,7 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
             backlog_insert(s, sp, true);
         } else {
             refused = true;
+            s->totals.dropped_disk_full += result == TIER_ENOSPC || result == TIER_EFULL;
         }
     }
     pthread_cond_broadcast(&s->changed);

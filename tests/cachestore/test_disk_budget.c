@@ -165,6 +165,7 @@ static void no_space_is_answered_by_evicting_and_one_more_try(void **state)
     assert_int_equal(f.n_records, 0); /* the older one gave way */
     assert_int_equal(f.n_writes, 1);
     fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(stats_of(s).dropped_disk_full, 0);
     assert_int_equal(f.n_records, 1);
     assert_int_equal(records_known(s), 1);
     check_balance(s);

@@ -204,6 +204,7 @@ static void a_disk_that_refuses_everything_is_asked_once_a_turn(void **state)
             fake_finish_write(&f, results[k]);
             assert_int_equal(f.n_writes, 0);
             assert_int_equal(stats_of(s).pending_bytes, 0);
+            assert_int_equal(stats_of(s).dropped_disk_full, results[k] == TIER_EIO ? 0 : turn);
         }
         /* Nothing is lost for good. */
         assert_int_equal(cs_sequence_publish(q, ids, 60, NULL, 0), CS_OK);
