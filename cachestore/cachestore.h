@@ -10,7 +10,8 @@
  *                              disk starts loading
  *   cs_sequence_poll()         ... until everything has landed, or the deadline has passed (then: the
  *                              verified part)
- *   cs_sequence_place()        positions where checkpoints are wanted, once, before the first step
+ *   cs_sequence_place()        positions where checkpoints are wanted, before the first step and again where
+ *                              more are
  *   cs_sequence_grow()         pages for the tokens to come
  *   cs_sequence_step_begin()   window pages of the next tokens and memory of the checkpoints among them
  *   cs_sequence_step_end()     ... computed: window pages that nothing needs are free again
@@ -74,7 +75,7 @@ struct cs_config {
 
     /* What a resumed sequence needs beside its pages; all 0: nothing, every page edge can be resumed at. */
     uint32_t window_groups; /* page tables beside the first; each of their pages is a block like any other */
-    uint32_t window_tokens; /* positions a window layer reads, its own included */
+    uint32_t window_tokens; /* positions a window layer reads, its own included; at least 2 with groups */
     uint64_t state_bytes;   /* opaque bytes of a checkpoint; one that the arena cannot hold is never kept, and
                                one whose header is larger than a chunk never on disk: cs_open logs either */
     uint32_t grid_tokens; /* checkpoints lie at multiples of it; a multiple of page_tokens; 0: page_tokens */
@@ -130,8 +131,7 @@ enum cs_miss {
     CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
     CS_MISS_IO,         /* the read failed */
     CS_MISS_ARENA_FULL, /* no page to restore into */
-    CS_MISS_STATE, /* pages match further, but no checkpoint was ever kept closer to there ("state_missing")
-                    */
+    CS_MISS_STATE,      /* pages match further, but no checkpoint is kept closer to there ("state_missing") */
     CS_MISS_COUNT
 };
 const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */
@@ -170,12 +170,12 @@ size_t cs_sequence_n_pages(const struct cs_sequence *q);
 /* ---- checkpoints: of models with windows or state only --------------------------------------------------
  */
 
-/* Kind of a boundary, for placement. */
+/* Kind of a boundary, for placement. The numbers are also on disk. */
 enum cs_boundary_kind {
-    CS_BOUNDARY_TURN,   /* a role change, or the end of a reply */
-    CS_BOUNDARY_SYSTEM, /* behind the system message: shared by many, never thinned out */
-    CS_BOUNDARY_BRANCH, /* where stored paths part; the store finds these itself */
-    CS_BOUNDARY_END,    /* the end of the prompt */
+    CS_BOUNDARY_TURN = 0,   /* a role change, or the end of a reply */
+    CS_BOUNDARY_SYSTEM = 1, /* behind the system message: shared by many, thinned out last */
+    CS_BOUNDARY_BRANCH = 2, /* where stored paths part; the store finds these itself */
+    CS_BOUNDARY_END = 3,    /* the end of the prompt */
 };
 struct cs_boundary {
     uint32_t position; /* tokens before it; the checkpoint lies on the grid at or before it */
@@ -191,7 +191,7 @@ int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundarie
                       uint32_t n_tokens);
 
 /* Table of a window group, cs_sequence_n_pages pointers; NULL where no page is held. Valid as
- * cs_sequence_pages. */
+ * cs_sequence_pages, but step_begin and step_end change entries as well. */
 void *const *cs_sequence_window_pages(const struct cs_sequence *q, uint32_t group);
 
 /* A checkpoint wanted in a step: state_bytes to be written to these blocks of the arena (n_blocks of the
@@ -204,7 +204,8 @@ struct cs_capture {
 /* Before a step that computes tokens [from, to): window pages for them, memory for the checkpoints wanted at
  * positions in (from, to]. *captures is owned by the sequence and valid until step_end. A checkpoint for
  * which there is no memory is skipped and counted. CS_OK, CS_EFULL (no window pages; nothing changed),
- * CS_EINVAL (grow does not cover `to`), CS_ENOMEM. */
+ * CS_EINVAL (the sequence has not settled, `from` is behind `to` or behind what has been computed, grow does
+ * not cover `to`), CS_ENOMEM. */
 int cs_sequence_step_begin(struct cs_sequence *q, uint32_t from, uint32_t to,
                            const struct cs_capture **captures, size_t *n_captures);
 /* All tokens before `to` (at most that of step_begin) have been computed: window pages stay where the next

@@ -4,8 +4,10 @@
  *
  * For each page, in order: what is stored and resident already stays (the sequence's own copy remains
  * private); what is stored but no longer resident takes the sequence's page; behind the last stored page new
- * spans are added, of at most span_pages each. The cost is that of the new pages: the place is remembered.
- * Checkpoints that the sequence captured follow in the same call.
+ * spans are added, of at most span_pages each. The place is remembered, so the cost is that of the new pages;
+ * where there is a disk, also of a look at the spans just above the place that are not on it, and where
+ * models resume at checkpoints, of a few walks up to the root, a span a step. Checkpoints that the sequence
+ * captured follow in the same call.
  */
 #include "cachestore/key.h"
 #include "cachestore/store.h"

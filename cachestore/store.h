@@ -15,9 +15,9 @@
  *
  * Threads and locks. Callers' threads, the tier's thread (completions) and the keeper (deadlines,
  * notifications, populating the arena) meet under one mutex, cs_store.lock. It is held for short, bounded
- * work in memory only: no I/O, no hashing, no copy of a page. Functions named _locked need it held. Lock
- * order: cs_store.lock, then the tier's own; the tier calls back with none of its locks held. Notifications
- * are called with no lock.
+ * work in memory only: no I/O, no copy of a page, no hashing but of one span's ids where it is split.
+ * Functions named _locked need it held. Lock order: cs_store.lock, then the tier's own; the tier calls back
+ * with none of its locks held. Notifications are called with no lock.
  */
 #ifndef ISOTHERM_CACHESTORE_STORE_H
 #define ISOTHERM_CACHESTORE_STORE_H

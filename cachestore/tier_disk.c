@@ -143,6 +143,7 @@ uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
 /* The two enumerations name the same numbers on disk and in memory. */
 _Static_assert((int)RECORD_SPAN == (int)FMT_RECORD_SPAN, "kinds");
 _Static_assert((int)RECORD_CHECKPOINT == (int)FMT_RECORD_CHECKPOINT, "kinds");
+_Static_assert(CS_BOUNDARY_TURN == 0 && CS_BOUNDARY_SYSTEM == 1 && CS_BOUNDARY_BRANCH == 2, "flags");
 _Static_assert((unsigned)CS_BOUNDARY_END == FMT_RECORD_FLAGS_MAX, "flags of a checkpoint");
 
 uint64_t tier_disk_record_bytes(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages)
