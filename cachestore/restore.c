@@ -109,6 +109,17 @@ static void hold_resident_locked(struct cs_sequence *q, const struct segment *se
     }
 }
 
+/* Needs the lock. Lets go again of what is resident of the pages [from, to), run by run. */
+static void unref_resident_locked(struct cs_sequence *q, uint32_t from, uint32_t to)
+{
+    for (uint32_t n; from < to; from += n + 1) {
+        n = 0;
+        while (from + n < to && q->page[from + n] != ARENA_NO_PAGE)
+            n++;
+        room_unref_pages_locked(q->s, q->page + from, n);
+    }
+}
+
 /* Needs the lock. Prepares or joins the loads of what is not resident; returns the pages that will be there.
  * The reads to submit are added to reads. */
 static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment *segments, size_t n_segments,
@@ -414,9 +425,7 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
         /* Before room is made for the checkpoint, so that no page of its path goes for it. */
         hold_resident_locked(q, segments, n_segments);
         uint32_t position = choose_checkpoint_locked(q, q->reuse.tokens_matched, reads, &n_reads);
-        for (uint32_t i = position / s->page_tokens; i < wanted; i++)
-            if (q->page[i] != ARENA_NO_PAGE)
-                room_unref_pages_locked(s, &q->page[i], 1);
+        unref_resident_locked(q, position / s->page_tokens, wanted);
         wanted = position / s->page_tokens;
         n_segments = cut_segments(segments, n_segments, wanted);
     } else {
@@ -426,9 +435,7 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
     uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
     if (there < wanted) {
         q->reuse.miss = CS_MISS_ARENA_FULL;
-        for (uint32_t i = there; i < wanted; i++)
-            if (q->page[i] != ARENA_NO_PAGE)
-                room_unref_pages_locked(s, &q->page[i], 1);
+        unref_resident_locked(q, there, wanted);
     }
     q->n_restoring = there;
     for (uint32_t i = 0; i < there; i++)
