@@ -213,24 +213,17 @@ static size_t thin_path(struct cs_sequence *q, struct span *at, uint32_t ordinal
     return n_thinned;
 }
 
-static uint32_t checkpoints_before(const struct span *child)
-{
-    uint32_t n = 0;
-    for (const struct span *c = child->parent->first_checkpoint; c; c = c->next_sibling)
-        n += !c->doomed && c->parent_ordinal <= child->parent_ordinal;
-    return n;
-}
-
 /* The last span of some path from the root with more than `most` checkpoints; there is one. */
 static struct span *end_of_long_path(struct span *root, uint32_t most)
 {
     struct span *at = root, *child = root;
     for (uint32_t above = 0; child;) {
         for (child = at->first_child; child; child = child->next_sibling)
-            if (child->chain > 0 && above + checkpoints_before(child) + child->chain > most)
+            if (child->chain > 0 &&
+                above + ranks_checkpoints_up_to(at, child->parent_ordinal) + child->chain > most)
                 break;
         if (child) {
-            above += checkpoints_before(child);
+            above += ranks_checkpoints_up_to(at, child->parent_ordinal);
             at = child;
         }
     }

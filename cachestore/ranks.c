@@ -134,7 +134,7 @@ static uint32_t depth_of(const struct span *below)
     return 2 * (below->parent_ordinal + 1) + (below->kind == SPAN_OF_PAGES);
 }
 
-static uint32_t checkpoints_up_to(const struct span *sp, uint32_t ordinal)
+uint32_t ranks_checkpoints_up_to(const struct span *sp, uint32_t ordinal)
 {
     uint32_t n = 0;
     for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
@@ -157,11 +157,12 @@ static void chain_count(struct span *sp, uint32_t length, uint32_t depth)
     sp->chain = sp->useful_depth = 0;
     for (const struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
         if (!c->doomed)
-            chain_join(sp, checkpoints_up_to(sp, c->parent_ordinal), depth_of(c));
+            chain_join(sp, ranks_checkpoints_up_to(sp, c->parent_ordinal), depth_of(c));
     const struct span *child = sp->first_child;
     for (; child && (sp->chain < length || sp->useful_depth < depth); child = child->next_sibling)
         if (child->chain > 0)
-            chain_join(sp, checkpoints_up_to(sp, child->parent_ordinal) + child->chain, depth_of(child));
+            chain_join(sp, ranks_checkpoints_up_to(sp, child->parent_ordinal) + child->chain,
+                       depth_of(child));
 }
 
 void ranks_recount_locked(struct index *ix, struct span *sp)
@@ -176,7 +177,7 @@ void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp)
     chain_count(sp, UINT32_MAX, UINT32_MAX);
     ranks_update_locked(ix, sp);
     for (struct span *parent = sp->parent; parent && sp->chain != old; sp = parent, parent = sp->parent) {
-        uint32_t before = checkpoints_up_to(parent, sp->parent_ordinal), was = parent->chain,
+        uint32_t before = ranks_checkpoints_up_to(parent, sp->parent_ordinal), was = parent->chain,
                  was_depth = parent->useful_depth;
         if (sp->chain > old)
             chain_join(parent, before + sp->chain, depth_of(sp));
@@ -191,10 +192,10 @@ void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp)
 uint32_t ranks_chain_behind(const struct span *checkpoint)
 {
     const struct span *sp = checkpoint->parent;
-    uint32_t before = checkpoints_up_to(sp, checkpoint->parent_ordinal),
-             most = checkpoints_up_to(sp, sp->n_pages) - before;
+    uint32_t before = ranks_checkpoints_up_to(sp, checkpoint->parent_ordinal),
+             most = ranks_checkpoints_up_to(sp, sp->n_pages) - before;
     for (const struct span *child = sp->first_child; child; child = child->next_sibling) {
-        uint32_t n = checkpoints_up_to(sp, child->parent_ordinal) + child->chain;
+        uint32_t n = ranks_checkpoints_up_to(sp, child->parent_ordinal) + child->chain;
         if (child->parent_ordinal >= checkpoint->parent_ordinal && n - before > most)
             most = n - before;
     }

@@ -64,6 +64,8 @@ void ranks_recount_locked(struct index *ix, struct span *sp);
 uint32_t ranks_pages_to_unused(const struct index *ix, const struct span *sp);
 /* Nothing that could be resumed needs page i of the span. */
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
+/* Checkpoints of the span behind its pages up to `ordinal`. */
+uint32_t ranks_checkpoints_up_to(const struct span *sp, uint32_t ordinal);
 /* The most checkpoints behind this one on any path. */
 uint32_t ranks_chain_behind(const struct span *checkpoint);
 /* The next shallower checkpoint of the path; NULL: none. */
