@@ -26,14 +26,9 @@ uint32_t checkpoint_blocks(const struct cs_store *s, uint32_t position)
            s->window_groups * (position / s->page_tokens - checkpoint_window_first(s, position));
 }
 
-bool checkpoint_is_resident(const struct span *c)
-{
-    return c->n_device == c->n_pages;
-}
-
 static bool can_be_restored(const struct span *c)
 {
-    return checkpoint_is_resident(c) || c->n_loading > 0 || c->disk == SPAN_DISK_DURABLE;
+    return index_is_resident(c) || c->n_loading > 0 || c->disk == SPAN_DISK_DURABLE;
 }
 
 /* ---- finding: all with the lock held ----------------------------------------------------------------- */
@@ -44,7 +39,7 @@ struct span *checkpoint_deepest_locked(struct span *at, uint32_t ordinal, uint32
         struct span *best = NULL;
         for (struct span *c = at->first_checkpoint; c; c = c->next_sibling)
             if (!c->doomed && c->parent_ordinal <= ordinal && c->first_position <= limit &&
-                (resident_only ? checkpoint_is_resident(c) : can_be_restored(c)) &&
+                (resident_only ? index_is_resident(c) : can_be_restored(c)) &&
                 (!best || c->first_position > best->first_position))
                 best = c;
         if (best)

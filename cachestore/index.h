@@ -146,6 +146,11 @@ static inline enum record_kind index_record_kind(const struct span *sp)
 {
     return sp->kind == SPAN_CHECKPOINT ? RECORD_CHECKPOINT : RECORD_SPAN;
 }
+/* All its pages or blocks have landed. */
+static inline bool index_is_resident(const struct span *sp)
+{
+    return sp->n_device == sp->n_pages;
+}
 static inline bool index_waits_for_disk(const struct span *sp)
 {
     return sp->disk == SPAN_DISK_GRACE || sp->disk == SPAN_DISK_BACKLOG;

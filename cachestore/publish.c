@@ -61,7 +61,7 @@ static void split(struct cs_store *s, struct span *sp, uint32_t n_pages)
 static void mend_span(struct cs_sequence *q, struct span *sp, uint32_t ordinal)
 {
     struct cs_store *s = q->s;
-    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || sp->n_device == sp->n_pages)
+    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || index_is_resident(sp))
         return;
     uint32_t first = sp->first_position / s->page_tokens, n = 0;
     for (uint32_t i = 0; i <= ordinal; i++)

@@ -184,7 +184,7 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
     struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, matched, false);
     uint32_t best = c ? c->first_position : 0;
     bool refused = false;
-    if (c && !checkpoint_is_resident(c)) {
+    if (c && !index_is_resident(c)) {
         struct span *resident = checkpoint_deepest_locked(q->place, q->place_ordinal, best - 1, true);
         if (resident && checkpoint_hold_locked(s, resident, &q->fallback) != CS_OK)
             resident = NULL;

@@ -262,7 +262,7 @@ int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const
     drop_unfilled_locked(q);
     struct span *stored = checkpoint_at_locked(s, q->place, q->place_ordinal, position);
     int rc = CS_ENOTFOUND;
-    if (can_be_captured(q, position) && !(stored && checkpoint_is_resident(stored))) {
+    if (can_be_captured(q, position) && !(stored && index_is_resident(stored))) {
         struct capture *c;
         rc = capture_new_locked(q, position, kind, &c);
         if (rc == CS_OK) {

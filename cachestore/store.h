@@ -241,7 +241,6 @@ void capture_drop_locked(struct cs_sequence *q, struct capture *c);
 /* Blocks of a checkpoint, and the first page of each window group in it. */
 uint32_t checkpoint_blocks(const struct cs_store *s, uint32_t position);
 uint32_t checkpoint_window_first(const struct cs_store *s, uint32_t position);
-bool checkpoint_is_resident(const struct span *c);
 /* The deepest checkpoint of the path at or before `limit` tokens that is resident, or (not resident_only) can
  * be read; the path ends behind page `ordinal` of `at`. NULL: none. */
 struct span *checkpoint_deepest_locked(struct span *at, uint32_t ordinal, uint32_t limit, bool resident_only);

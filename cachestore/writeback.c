@@ -31,11 +31,6 @@ static uint64_t record_bytes(const struct cs_store *s, const struct span *sp)
     return s->tier->record_bytes(s->disk, index_record_kind(sp), sp->n_pages);
 }
 
-static bool is_complete(const struct span *sp)
-{
-    return sp->n_device == sp->n_pages;
-}
-
 static struct waiting *list_of(struct cs_store *s, const struct span *sp)
 {
     return sp->disk == SPAN_DISK_GRACE ? &s->grace : &s->backlog;
@@ -90,7 +85,7 @@ static void grace_insert(struct cs_store *s, struct span *sp)
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
-    if (!s->disk || sp->disk != SPAN_DISK_NONE || !is_complete(sp) || sp->doomed)
+    if (!s->disk || sp->disk != SPAN_DISK_NONE || !index_is_resident(sp) || sp->doomed)
         return;
     if (sp->kind == SPAN_CHECKPOINT && record_bytes(s, sp) == 0)
         return; /* too large for the tier's chunks, now and always */
@@ -228,7 +223,7 @@ static bool can_be_led_to(const struct span *sp)
     for (const struct span *p = sp->parent; p; p = p->parent) {
         if (p->disk == SPAN_DISK_WRITING || p->disk == SPAN_DISK_DURABLE)
             return true;
-        if (!is_complete(p))
+        if (!index_is_resident(p))
             return false;
     }
     return true;
