@@ -17,8 +17,7 @@
 
 static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    size_t n_ids = (size_t)(kind == SPAN_OF_PAGES ? n_pages : 1) * ix->page_tokens;
-    return sizeof(struct span) + (n_ids + n_pages) * sizeof(uint32_t);
+    return sizeof(struct span) + (index_n_ids(ix, kind, n_pages) + n_pages) * sizeof(uint32_t);
 }
 
 static uint64_t bytes_of(const struct index *ix, enum span_kind kind, uint32_t n_pages)
@@ -171,13 +170,12 @@ static struct span *span_new(const struct index *ix, enum span_kind kind, uint32
 static void add_locked(struct index *ix, struct span *sp, const struct span *like)
 {
     struct span *parent = like->parent;
-    size_t n_ids = (size_t)(like->kind == SPAN_OF_PAGES ? like->n_pages : 1) * ix->page_tokens;
     *sp = *like;
     sp->lost = CS_MISS_EVICTED;
     if (parent)
         sp->first_position = parent->first_position + (sp->parent_ordinal + 1) * ix->page_tokens;
     sp->ids = (uint32_t *)(sp + 1);
-    sp->page = sp->ids + n_ids;
+    sp->page = sp->ids + index_n_ids(ix, sp->kind, sp->n_pages);
     for (uint32_t i = 0; i < sp->n_pages; i++)
         sp->page[i] = ARENA_NO_PAGE;
 

@@ -146,6 +146,11 @@ static inline enum record_kind index_record_kind(const struct span *sp)
 {
     return sp->kind == SPAN_CHECKPOINT ? RECORD_CHECKPOINT : RECORD_SPAN;
 }
+/* Token ids that an entry has: of all its pages, or of the page before a checkpoint. */
+static inline size_t index_n_ids(const struct index *ix, enum span_kind kind, uint32_t n_pages)
+{
+    return (size_t)(kind == SPAN_OF_PAGES ? n_pages : 1) * ix->page_tokens;
+}
 /* All its pages or blocks have landed. */
 static inline bool index_is_resident(const struct span *sp)
 {

@@ -114,7 +114,8 @@ static bool keys_add(struct loader *l, const struct span_record *r)
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 {
     struct loader *l = ctx;
-    uint32_t pt = l->s->page_tokens;
+    const struct index *ix = &l->s->index;
+    enum span_kind kind = r->kind == RECORD_CHECKPOINT ? SPAN_CHECKPOINT : SPAN_OF_PAGES;
     if (!list_reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
         return CS_ENOMEM;
     /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
@@ -122,10 +123,10 @@ int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
     row.record.ids = NULL;
     if (is_sound(l->s, r)) {
         /* The ids of a span are copied once, to where they stay. */
-        size_t id_bytes = (size_t)(r->kind == RECORD_CHECKPOINT ? 1 : r->n_pages) * pt * sizeof *r->ids;
-        if (r->kind != RECORD_CHECKPOINT && keys_add(l, r))
-            row.made = index_span_new(&l->s->index, r->n_pages);
-        uint32_t *ids = row.made ? row.made->ids : r->kind == RECORD_CHECKPOINT ? malloc(id_bytes) : NULL;
+        size_t id_bytes = index_n_ids(ix, kind, r->n_pages) * sizeof *r->ids;
+        if (kind == SPAN_OF_PAGES && keys_add(l, r))
+            row.made = index_span_new(ix, r->n_pages);
+        uint32_t *ids = row.made ? row.made->ids : kind == SPAN_CHECKPOINT ? malloc(id_bytes) : NULL;
         if (!ids)
             return CS_ENOMEM;
         memcpy(ids, r->ids, id_bytes);
