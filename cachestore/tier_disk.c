@@ -410,11 +410,9 @@ void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms)
     if (t == NULL)
         return;
     if (t->io_thread_runs) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
         pthread_mutex_lock(&t->lock);
         t->in_close = true;
-        t->close_at_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000 + deadline_ms;
+        t->close_at_ms = tier_now_ms() + deadline_ms;
         unlock_and_wake(t);
         pthread_join(t->io_thread, NULL);
     }
