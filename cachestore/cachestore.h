@@ -182,11 +182,12 @@ struct cs_boundary {
     enum cs_boundary_kind kind;
 };
 
-/* Says where this sequence may be resumed later: boundaries (ascending) of the n_tokens that will be computed
- * first (the whole prompt; the end is taken at or before n_tokens - 1). The store adds the branch point it
- * has found, thins them together with the checkpoints that the path has already (policy/placement.h) and
- * remembers which are wanted. Replaces what an earlier call wanted; keeps no pointer to boundaries. CS_OK,
- * CS_ENOMEM (what was wanted before still is), CS_EINVAL (the sequence has not settled). */
+/* Says where this sequence may be resumed later: boundaries, in any order, of the n_tokens that will be
+ * computed first (the whole prompt; the end is taken at or before n_tokens - 1). The store adds the branch
+ * point it has found, thins them together with the checkpoints that the path has already
+ * (policy/placement.h) and remembers which are wanted. Replaces what an earlier call wanted; keeps no pointer
+ * to boundaries. CS_OK, CS_ENOMEM (what was wanted before still is), CS_EINVAL (the sequence has not
+ * settled). */
 int cs_sequence_place(struct cs_sequence *q, const struct cs_boundary *boundaries, size_t n,
                       uint32_t n_tokens);
 

@@ -21,15 +21,6 @@ static void count(struct eng_engine *e, uint64_t *counter, uint64_t n)
     pthread_mutex_unlock(&e->lock);
 }
 
-static void add_boundary(struct cs_boundary *list, size_t *n, uint32_t position, enum cs_boundary_kind kind)
-{
-    size_t i = *n;
-    for (; i > 0 && list[i - 1].position > position; i--)
-        list[i] = list[i - 1];
-    list[i] = (struct cs_boundary){position, kind};
-    (*n)++;
-}
-
 /* Without memory for the list nothing is kept but the end of the turn: a later turn is slower, not wrong. */
 static void place(struct sequence *q)
 {
@@ -41,9 +32,9 @@ static void place(struct sequence *q)
     for (size_t i = 0; i < r->n_boundaries; i++)
         list[n++] = r->boundaries[i];
     /* One token is always computed, so the same prompt again resumes before its last one. */
-    add_boundary(list, &n, (uint32_t)r->n_prompt - 1, CS_BOUNDARY_END);
+    list[n++] = (struct cs_boundary){(uint32_t)r->n_prompt - 1, CS_BOUNDARY_END};
     if (q->branch_at > 0)
-        add_boundary(list, &n, q->branch_at, CS_BOUNDARY_BRANCH);
+        list[n++] = (struct cs_boundary){q->branch_at, CS_BOUNDARY_BRANCH};
     (void)cs_sequence_place(q->kv, list, n, (uint32_t)q->ids.n);
     free(list);
 }
