@@ -179,7 +179,7 @@ static int publish_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n
         meet_stored_page(s, at, ordinal, q->page[i]);
         i++;
     }
-    if (at)
+    if (i == n_full) /* otherwise it was left, and nothing came behind it */
         leave_span(q, at, ordinal);
     sequence_set_place_locked(q, at, ordinal);
     if (i < n_full && s->stateful && checkpoint_path_forks_locked(at, ordinal)) {
