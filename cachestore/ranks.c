@@ -76,7 +76,6 @@ static void rank_remove(struct ranks *r, struct span *sp)
     }
     if (!*root)
         r->filled[k->durable] &= ~(1ull << k->class);
-    r->n--;
     *k = (struct rank){0};
 }
 
@@ -96,7 +95,6 @@ static void rank_put(struct ranks *r, struct span *sp, bool durable, unsigned cl
     struct span **root = &r->root[durable][class];
     *root = meld(*root, sp);
     r->filled[durable] |= 1ull << class;
-    r->n++;
 }
 
 /* NULL: there are none. */

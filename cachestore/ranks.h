@@ -39,7 +39,6 @@ struct span;
 struct ranks {
     struct span *root[2][WORTH_CLASSES]; /* not durable, durable */
     uint64_t filled[2];                  /* a bit a class */
-    uint32_t n;
 };
 
 /* In a span. */
