@@ -114,7 +114,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        if (victim->disk != SPAN_DISK_DURABLE)
+        if (victim->disk != SPAN_DISK_DURABLE && victim->rank.class != WORTH_CLASS_NOTHING)
             s->under_pressure = true; /* bytes are about to be lost */
         if (victim->kind == SPAN_CHECKPOINT)
             evict_checkpoint(s, victim);

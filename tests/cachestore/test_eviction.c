@@ -228,6 +228,40 @@ static void a_checkpoint_in_use_leaves_behind_all_that_gives_room(void **state)
     fake_free(&f);
 }
 
+/* Their bytes are on no disk and nobody misses them: no reason to end the grace of checkpoints. */
+static void pages_that_nothing_resumes_are_no_pressure(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = stateful_config(60);
+    c.checkpoint_grace_ms = 1000000;
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t a[N], b[N];
+    make_ids(a, N, 0, 1);
+    make_ids(b, N, 0, 2);
+    run_turn(s, &c, 0, a, 40, 49, NULL, 0); /* 12 pages, a checkpoint of 9 blocks */
+    fake_finish_writes(&f, TIER_OK);
+    struct run r;
+    assert_int_equal(run_start(&r, s, &c, 0, b, 60), 0);
+    assert_int_equal(run_compute(&r, 60, 20), CS_OK);
+    run_publish(&r);
+    run_close(&r);
+    fake_finish_writes(&f, TIER_EIO);
+    struct cs_stats st = stats_of(s);
+    assert_int_equal(st.pages_cached, 12 + 9 + 15);
+    assert_int_equal(st.pending_bytes, 9 * PAGE);
+    struct cs_reuse reuse;
+    struct cs_sequence *q = open_settled(s, NULL, NULL, 0, &reuse);
+    assert_int_equal(cs_sequence_grow(q, (st.pages_free + 15) * PT), CS_OK);
+    assert_int_equal(f.n_writes, 0);
+    assert_int_equal(stats_of(s).pending_bytes, 9 * PAGE);
+    cs_sequence_close(q);
+    fake_finish_writes(&f, TIER_OK);
+    check_balance(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 /* As if nobody had used anything for an hour. */
 static void grow_old(struct cs_store *s)
 {
@@ -315,6 +349,7 @@ int main(void)
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
         cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
         cmocka_unit_test(a_checkpoint_in_use_leaves_behind_all_that_gives_room),
+        cmocka_unit_test(pages_that_nothing_resumes_are_no_pressure),
         cmocka_unit_test(the_arena_turns_from_pages_to_checkpoints_and_back),
         cmocka_unit_test(unused_pages_before_used_ones_make_room),
     };
