@@ -205,6 +205,7 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
             c = checkpoint_at_locked(s, q->place, q->place_ordinal, q->resume.position);
         }
     } else if (c && checkpoint_hold_locked(s, c, &q->resume) != CS_OK) {
+        refused = true;
         c = NULL;
     }
     uint32_t position = q->resume.position;
