@@ -188,6 +188,13 @@ uint32_t run_turn(struct cs_store *s, const struct cs_config *c, uint32_t tenant
     return resumed;
 }
 
+void check_all_let_go(struct cs_store *s)
+{
+    check_balance(s);
+    assert_int_equal(stats_of(s).pages_live, 0);
+    cs_close(s, 0);
+}
+
 uint32_t checkpoints_on_path(struct cs_store *s, const struct cs_config *c, const uint32_t *ids, uint32_t n)
 {
     struct cs_sequence *q;
