@@ -131,7 +131,8 @@ enum cs_miss {
     CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
     CS_MISS_IO,         /* the read failed */
     CS_MISS_ARENA_FULL, /* no page to restore into */
-    CS_MISS_STATE,      /* pages match further, but no checkpoint is kept closer to there ("state_missing") */
+    CS_MISS_STATE, /* pages match further, but no checkpoint is kept closer to there ("state_missing") */
+    CS_MISS_COMPUTE, /* computing the rest again is faster than loading it ("cheaper_to_compute") */
     CS_MISS_COUNT
 };
 const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */
@@ -242,6 +243,11 @@ struct cs_note {
  * sequence may publish any number of times. */
 int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, const struct cs_note *notes,
                         size_t n_notes);
+
+/* What computing the first n tokens of a prompt takes here: linear_us * n + quadratic_us * n * n. Learned by
+ * the caller, told as often as it likes. From then on a restore loads only as far as loading is predicted to
+ * be faster; before, or with both 0, all there is. CS_EINVAL: negative or not a number. */
+int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us);
 
 /* Drops the sequence's references and pages. A load still in flight is abandoned safely. */
 void cs_sequence_close(struct cs_sequence *q);

@@ -60,6 +60,7 @@ static void load_done(void *ctx, struct tier_read *r, enum tier_result result)
     }
     l->done = true;
     l->result = result;
+    s->loading_bytes -= r->n_pages * s->stride;
     l->done_ns = store_now_ns();
     struct load **at = &sp->loads;
     while (*at != l)
@@ -155,6 +156,7 @@ struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t f
                                  .ctx = l};
     l->span_next = sp->loads;
     sp->loads = l;
+    s->loading_bytes += *n * s->stride;
     index_requeue_locked(&s->index, sp);
     return l;
 }

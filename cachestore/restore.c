@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define TOUCH_INTERVAL_SECONDS 60
-#define MEASURE_WEIGHT         0.2 /* of a new sample in the moving average */
 #define DEADLINE_FACTOR        3.0
 #define NS_PER_MS              1000000ull
 #define NS_PER_US              1000ull
@@ -181,9 +180,9 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
                                          size_t *n_reads)
 {
     struct cs_store *s = q->s;
-    struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, matched, false);
+    struct span *c = tradeoff_checkpoint_locked(q, matched);
     uint32_t best = c ? c->first_position : 0;
-    bool refused = false;
+    bool refused = false, dear = c != checkpoint_deepest_locked(q->place, q->place_ordinal, matched, false);
     if (c && !index_is_resident(c)) {
         struct span *resident = checkpoint_deepest_locked(q->place, q->place_ordinal, best - 1, true);
         if (resident && checkpoint_hold_locked(s, resident, &q->fallback) != CS_OK)
@@ -216,6 +215,8 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
     }
     if (refused)
         q->reuse.miss = CS_MISS_ARENA_FULL;
+    else if (dear)
+        q->reuse.miss = CS_MISS_COMPUTE;
     else if (position < matched / s->grid_tokens * s->grid_tokens)
         q->reuse.miss = why_no_closer_locked(q, position, matched);
     return position;
@@ -297,16 +298,6 @@ void restore_abandon_locked(struct cs_sequence *q)
         keep_locked(q, 0);
 }
 
-static void measure(struct cs_store *s, uint64_t bytes, uint64_t us)
-{
-    if (bytes == 0 || us == 0)
-        return;
-    double sample = (double)bytes / (double)us;
-    s->load_bytes_per_us = s->load_bytes_per_us > 0
-                               ? (1 - MEASURE_WEIGHT) * s->load_bytes_per_us + MEASURE_WEIGHT * sample
-                               : sample;
-}
-
 /* Needs the lock. The first `keep` pages are there: takes the deepest checkpoint among them over; returns the
  * pages that it lets reuse. */
 static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
@@ -337,7 +328,8 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
     struct cs_store *s = q->s;
     struct cs_stats *t = &s->totals;
     uint32_t keep = q->n_restoring, from_disk = 0;
-    uint64_t landed_ns = q->opened_ns, bytes = 0;
+    uint64_t landed_ns = q->opened_ns;
+    bool timed = true; /* a load that failed at once tells nothing about how fast they are */
     bool waited = q->n_waits > 0 || q->resume_wait.load;
     for (uint32_t i = 0; i < q->n_waits; i++) {
         const struct load_wait *w = &q->waits[i];
@@ -350,19 +342,19 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
             else
                 q->reuse.miss = CS_MISS_DEADLINE;
             landed_ns = now_ns;
+            timed = !w->load->done;
             break;
         }
-        bytes += w->n_pages * s->stride;
         if (w->load->done_ns > landed_ns)
             landed_ns = w->load->done_ns;
     }
     const struct load *state = q->resume_wait.load;
     if (state && state->done && state->result == TIER_OK) {
-        bytes += q->resume_wait.n_pages * s->stride;
         if (state->done_ns > landed_ns)
             landed_ns = state->done_ns;
     } else if (state) {
         landed_ns = now_ns;
+        timed &= !state->done;
     }
     if (s->stateful)
         keep = resume_locked(q, keep);
@@ -375,7 +367,8 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
     if (waited) {
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
-        measure(s, bytes, us);
+        if (timed)
+            tradeoff_learn_locked(s, q->load_bytes, us, landed_ns);
     }
     keep_locked(q, keep);
     if (!q->counted)
@@ -395,11 +388,9 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 static void await_locked(struct cs_sequence *q)
 {
     struct cs_store *s = q->s;
-    uint64_t bytes = q->resume_wait.load ? q->resume_wait.n_pages * s->stride : 0;
-    for (uint32_t i = 0; i < q->n_waits; i++)
-        bytes += q->waits[i].n_pages * s->stride;
+    q->load_bytes = s->loading_bytes;
     if (s->restore_deadline_ms) {
-        double predicted_us = s->load_bytes_per_us > 0 ? (double)bytes / s->load_bytes_per_us : 0;
+        double predicted_us = rate_predict_us(&s->load_rate, (double)q->load_bytes);
         uint64_t floor_ns = s->restore_deadline_ms * NS_PER_MS;
         uint64_t limit_ns = (uint64_t)(DEADLINE_FACTOR * predicted_us * (double)NS_PER_US);
         q->deadline_ns = q->opened_ns + (limit_ns > floor_ns ? limit_ns : floor_ns);
@@ -428,10 +419,15 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
         uint32_t position = choose_checkpoint_locked(q, q->reuse.tokens_matched, reads, &n_reads);
         unref_resident_locked(q, position / s->page_tokens, wanted);
         wanted = position / s->page_tokens;
-        n_segments = cut_segments(segments, n_segments, wanted);
     } else {
         hold_resident_locked(q, segments, n_segments);
+        uint32_t n = tradeoff_pages_locked(q, wanted);
+        if (n < wanted)
+            q->reuse.miss = CS_MISS_COMPUTE;
+        unref_resident_locked(q, n, wanted);
+        wanted = n;
     }
+    n_segments = cut_segments(segments, n_segments, wanted);
     touch_locked(s, segments, n_segments);
     uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
     if (there < wanted) {

@@ -52,6 +52,7 @@ static const char *const miss_names[CS_MISS_COUNT] = {
     [CS_MISS_IO] = "io",
     [CS_MISS_ARENA_FULL] = "arena_full",
     [CS_MISS_STATE] = "state_missing",
+    [CS_MISS_COMPUTE] = "cheaper_to_compute",
 };
 
 const char *cs_miss_name(enum cs_miss m)

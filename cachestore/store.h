@@ -6,6 +6,7 @@
  *   sequence.c   grow, notify, close, page tables
  *   restore.c    look-up, settling, poll
  *   loads.c      reads in flight and who waits for them
+ *   tradeoff.c   what is loaded, and what is computed again because that is faster
  *   step.c       window pages and captures of a step
  *   publish.c    new pages and notes become part of the tree
  *   checkpoint.c checkpoints of a path: found, placed, added, thinned
@@ -26,6 +27,7 @@
 #include "cachestore/cachestore.h"
 #include "cachestore/index.h"
 #include "cachestore/notes.h"
+#include "cachestore/policy/rate.h"
 #include "cachestore/tier.h"
 
 #include <pthread.h>
@@ -67,7 +69,10 @@ struct cs_store {
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;
-    double load_bytes_per_us; /* moving average; 0: nothing measured */
+    uint64_t loading_bytes;     /* with the tier, to be read */
+    struct rate load_rate;      /* of restores, in bytes with the tier when they began */
+    uint64_t load_measured_ns;
+    double prefill_linear_us, prefill_quadratic_us; /* what the caller told; both 0: nothing */
 
     /* Keeper thread. */
     pthread_t keeper;
@@ -142,6 +147,7 @@ struct cs_sequence {
     struct held_checkpoint resume, fallback; /* the one wanted; a resident one in case it does not land */
     struct load_wait resume_wait;
     uint64_t opened_ns, deadline_ns; /* 0: none */
+    uint64_t load_bytes; /* with the tier when its own reads had joined them */
     struct cs_sequence *restoring_next, *restoring_previous;
     struct cs_reuse reuse;
     void (*notify)(void *ctx);
@@ -215,6 +221,14 @@ void writeback_pump_locked(struct cs_store *s);
 /* restore.c */
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns);
 void restore_abandon_locked(struct cs_sequence *q);
+
+/* tradeoff.c */
+/* A restore for which `bytes` had to be read, all before it in the queue included, took so long. */
+void tradeoff_learn_locked(struct cs_store *s, uint64_t bytes, uint64_t us, uint64_t now_ns);
+/* Of the first n pages of the path, those to resume behind; what is resident is held by q already. */
+uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n);
+/* The checkpoint at or before `matched` tokens to resume at, in any tier. NULL: none. */
+struct span *tradeoff_checkpoint_locked(const struct cs_sequence *q, uint32_t matched);
 
 /* loads.c */
 /* Prepares a read of pages [first, first + *n) of the span into fresh pages of the arena; where there is no

@@ -37,12 +37,14 @@ struct flag {
 
 static const char *const kv_limits[] = {"concurrency", "memory", NULL};
 static const char *const policies[] = {"balanced", "prefill-first", "decode-first", NULL};
+static const char *const restores[] = {"measured", "always", NULL};
 static const char *const dtypes[] = {"f16", "bf16", "f32", NULL};
 static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 _Static_assert(ENG_KV_CONCURRENCY == 0 && ENG_KV_MEMORY == 1, "kv_limits follow the enum");
 _Static_assert(ENG_POLICY_BALANCED == 0 && ENG_POLICY_PREFILL_FIRST == 1 && ENG_POLICY_DECODE_FIRST == 2,
                "policies follow the enum");
+_Static_assert(ENG_RESTORE_MEASURED == 0 && ENG_RESTORE_ALWAYS == 1, "restores follow the enum");
 _Static_assert(KN_KV_F16 == 0 && KN_KV_BF16 == 1 && KN_KV_F32 == 2, "dtypes follow the enum");
 _Static_assert(KN_ISA_AUTO == 0 && KN_ISA_SCALAR == 1 && KN_ISA_AVX2 == 2 && KN_ISA_AVX512 == 3,
                "isas follow the enum");
@@ -73,6 +75,8 @@ static const struct flag flags[] = {
      "keep the prefix cache in this directory, over restarts too"},
     {"--prefix-cache-disk-size", "SIZE", KIND_SIZE, ENGINE, AT(disk_bytes), 1, 0, NULL,
      "its budget (16G, at most half of what is free)"},
+    {"--prefix-cache-restore", "HOW", KIND_CHOICE, ENGINE, AT(restore), 0, 0, restores,
+     "load from disk what is measured to be faster than computing it, or always (measured)"},
     {"--kv-cache-dtype", "NAME", KIND_CHOICE, ALL, AT(kv_dtype), 0, 0, dtypes, "f16, bf16 or f32 (f16)"},
     {"--prefill-chunk-size", "N", KIND_U32, ENGINE, AT(prefill_chunk), 1, 65536, NULL,
      "prompt tokens a step (by step time)"},
@@ -377,6 +381,7 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .prefix_cache_bytes = o->prefix_cache_bytes,
         .disk_dir = o->disk_dir,
         .disk_bytes = o->disk_bytes,
+        .restore = (enum eng_restore)o->restore,
         .chat_template = o->chat_template,
     };
 }

@@ -138,6 +138,7 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
     log_step(e, "Pack weights", start, "%s · %u threads · context %u", kn_backend_features(e->backend),
              kn_backend_threads(e->backend), e->context);
     pace_init(&e->pace, d, c->policy, c->prefill_chunk);
+    e->restore = c->restore;
     return ENG_OK;
 }
 

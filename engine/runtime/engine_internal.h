@@ -135,6 +135,7 @@ struct eng_engine {
     /* The engine thread's own. */
     struct sequence_list waiting, running;
     struct pace pace;
+    enum eng_restore restore;
     struct live_pool live;
     struct eng_step_seq *batch;  /* (max_concurrency) */
     void *const **batch_windows; /* (max_concurrency, window groups) */

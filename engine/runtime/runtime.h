@@ -30,6 +30,12 @@ enum eng_kv_limit {
     ENG_KV_MEMORY,      /* four fifths of the memory that is available */
 };
 
+/* What is read from disk. */
+enum eng_restore {
+    ENG_RESTORE_MEASURED, /* as far as loading has been measured to be faster than computing */
+    ENG_RESTORE_ALWAYS,   /* all there is */
+};
+
 /* Who gets a step's time. Whoever decodes is in every step in any case. */
 enum eng_policy {
     ENG_POLICY_BALANCED,      /* prefill as much as keeps a step short while others decode */
@@ -53,6 +59,7 @@ struct eng_config {
     uint64_t prefix_cache_bytes;
     const char *disk_dir;
     uint64_t disk_bytes;          /* 0: 16 GiB, at most half of what the file system has free */
+    enum eng_restore restore;
     uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
     const char *chat_template;    /* NULL: from the file */
     /* How long a sequence that is alone, or a prompt while nothing runs, waits for a page before it ends; 0:

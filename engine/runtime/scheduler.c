@@ -252,6 +252,10 @@ static void account(struct eng_engine *e, size_t n, double seconds)
     }
     if (n_chunk == 0 || work >= PACE_LEAST_WORK)
         pace_learn(&e->pace, work, n_single, seconds);
+    if (n_chunk > 0 && e->pace.learned && e->restore == ENG_RESTORE_MEASURED) {
+        double token_us = e->pace.unit_seconds * 1e6;
+        (void)cs_prefill_cost(e->store, token_us, token_us / (2 * e->pace.knee));
+    }
     double decode = n_chunk == 0 ? seconds : n_single > 0 ? e->pace.decode_seconds : 0;
     decode = decode < seconds ? decode : seconds;
     pthread_mutex_lock(&e->lock);

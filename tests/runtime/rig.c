@@ -29,6 +29,7 @@ struct eng_config rig_config(const char *model, uint32_t n_pages)
         .model_path = model_path("ISOTHERM_TEST_MODELS", "", model),
         .threads = 1,
         .kv_cache_bytes = (uint64_t)n_pages * RIG_PAGE_BYTES,
+        .restore = ENG_RESTORE_ALWAYS,
         .restore_deadline_ms = UINT32_MAX,
     };
 }
@@ -39,6 +40,7 @@ struct eng_config rig_golden(const char *model, uint64_t kv_bytes)
         .model_path = model_path("ISOTHERM_TEST_DATA", "golden/", model),
         .threads = 1,
         .kv_cache_bytes = kv_bytes,
+        .restore = ENG_RESTORE_ALWAYS,
         .restore_deadline_ms = UINT32_MAX,
     };
 }

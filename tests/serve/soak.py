@@ -129,7 +129,7 @@ def main():
 
     # The warm-up fills every budget, so that what grows after it is a leak. Small budgets make eviction and preemption part of it.
     with tempfile.TemporaryDirectory() as folder, \
-            Server(model, "--kv-cache", "4M", "--prefix-cache-memory", "1M", "--prefix-cache-disk", folder, "--prefix-cache-disk-size",
+            Server(model, "--kv-cache", "4M", "--prefix-cache-memory", "1M", "--prefix-cache-restore", "always", "--prefix-cache-disk", folder, "--prefix-cache-disk-size",
                    "64M", "--max-concurrency", "6", "--max-queue", "16", program=options.server,
                    env={"ASAN_OPTIONS": "quarantine_size_mb=16:" + os.environ.get("ASAN_OPTIONS", "")}) as server:
         print("warm-up:", run_chats(server, options, seconds / 3, options.seed), flush=True)

@@ -94,7 +94,7 @@ class Places(ServerCase):
         self.assertEqual(cache["pending_bytes"], 0)
         self.assertIs(cache["disk"]["on"], False)
         self.assertEqual(cache["checkpoints"]["count"], 0)  # a dense model resumes at pages
-        self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full", "state_missing"})
+        self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full", "state_missing", "cheaper_to_compute"})
 
 
 class Chat(ServerCase):

@@ -22,7 +22,7 @@ class Damage(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def server(self, model=MODEL, *flags):
-        return Server(tiny_model(model), "--prefix-cache-disk", self.folder, "--prefix-cache-disk-size", "64M", "--kv-cache", "64M",
+        return Server(tiny_model(model), "--prefix-cache-restore", "always", "--prefix-cache-disk", self.folder, "--prefix-cache-disk-size", "64M", "--kv-cache", "64M",
                       "--debug", *flags)
 
     def ask(self, server, name, **fields):
@@ -125,7 +125,7 @@ class Damage(unittest.TestCase):
 
 def main():
     binary()
-    with tempfile.TemporaryDirectory() as folder, Server(tiny_model(MODEL), "--prefix-cache-disk", folder) as server:
+    with tempfile.TemporaryDirectory() as folder, Server(tiny_model(MODEL), "--prefix-cache-restore", "always", "--prefix-cache-disk", folder) as server:
         if not server.cache()["disk"]["on"]:
             print("SKIPPED, NOT TESTED: damaged stores, because the disk tier is off here (io_uring refused?)", flush=True)
             sys.exit(SKIPPED)

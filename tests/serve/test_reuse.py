@@ -79,7 +79,7 @@ class Reuse:
 
     @classmethod
     def start(cls):
-        cls.server = Server(cls.model, "--prefix-cache-disk", cls.folder.name, "--prefix-cache-disk-size", "256M", *cls.flags)
+        cls.server = Server(cls.model, "--prefix-cache-restore", "always", "--prefix-cache-disk", cls.folder.name, "--prefix-cache-disk-size", "256M", *cls.flags)
         cls.server.__enter__()
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=300)
 

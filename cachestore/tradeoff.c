@@ -1,0 +1,89 @@
+/*
+ * A restore happens only where loading beats computing. What a load takes is learned from the restores that
+ * were waited for, what computing takes is told by the caller (cs_prefill_cost); policy/cut.c picks the
+ * position. As long as either is unknown everything is loaded, and so it is when the last measurement is old:
+ * a disk that was slow once must be able to show that it no longer is.
+ */
+#include "cachestore/policy/cut.h"
+#include "cachestore/store.h"
+
+#define TRUSTED_NS 30000000000ull /* how long a measurement speaks against loading */
+
+int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us)
+{
+    if (!(linear_us >= 0) || !(quadratic_us >= 0))
+        return CS_EINVAL;
+    pthread_mutex_lock(&s->lock);
+    s->prefill_linear_us = linear_us;
+    s->prefill_quadratic_us = quadratic_us;
+    pthread_mutex_unlock(&s->lock);
+    return CS_OK;
+}
+
+/* Everything below runs with the store's lock held. */
+
+void tradeoff_learn_locked(struct cs_store *s, uint64_t bytes, uint64_t us, uint64_t now_ns)
+{
+    rate_learn(&s->load_rate, (double)bytes, (double)us);
+    s->load_measured_ns = now_ns;
+}
+
+/* False: not known well enough to speak against a load. */
+static bool costs_locked(const struct cs_store *s, uint64_t now_ns, struct cut_costs *out)
+{
+    double latency_us;
+    *out = (struct cut_costs){.linear_us = s->prefill_linear_us, .quadratic_us = s->prefill_quadratic_us};
+    if (out->linear_us == 0 && out->quadratic_us == 0)
+        return false;
+    if (!rate_line(&s->load_rate, &latency_us, &out->us_a_byte) || now_ns - s->load_measured_ns > TRUSTED_NS)
+        return false;
+    out->wait_us = latency_us + (double)s->loading_bytes * out->us_a_byte;
+    return true;
+}
+
+uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n)
+{
+    const struct cs_store *s = q->s;
+    struct cut_costs costs;
+    if (!costs_locked(s, q->opened_ns, &costs))
+        return n;
+    struct cut cut;
+    uint64_t bytes = 0;
+    cut_begin(&cut, &costs);
+    for (uint32_t i = 0; i < n; i++) {
+        bool missing = q->page[i] == ARENA_NO_PAGE;
+        /* Among pages that all are read or all are there, one end of the run is best: the time to read them
+         * is a straight line, and what they save bends upward. */
+        if (i > 0 && missing != (q->page[i - 1] == ARENA_NO_PAGE))
+            (void)cut_offer(&cut, i * s->page_tokens, bytes);
+        bytes += missing ? s->stride : 0;
+    }
+    if (n > 0)
+        (void)cut_offer(&cut, n * s->page_tokens, bytes);
+    return cut.position / s->page_tokens;
+}
+
+struct span *tradeoff_checkpoint_locked(const struct cs_sequence *q, uint32_t matched)
+{
+    const struct cs_store *s = q->s;
+    struct span *deepest = checkpoint_deepest_locked(q->place, q->place_ordinal, matched, false);
+    struct cut_costs costs;
+    if (!deepest || !costs_locked(s, q->opened_ns, &costs))
+        return deepest;
+    struct cut cut;
+    struct span *best = NULL;
+    uint32_t n = deepest->first_position / s->page_tokens;
+    uint64_t missing = 0;
+    for (uint32_t i = 0; i < n; i++)
+        missing += q->page[i] == ARENA_NO_PAGE;
+    cut_begin(&cut, &costs);
+    for (struct span *c = deepest; c;) {
+        for (; n > c->first_position / s->page_tokens; n--)
+            missing -= q->page[n - 1] == ARENA_NO_PAGE;
+        bool there = index_is_resident(c) || c->loads;
+        if (cut_offer(&cut, c->first_position, (missing + (there ? 0 : c->n_pages)) * s->stride))
+            best = c;
+        c = checkpoint_deepest_locked(q->place, q->place_ordinal, c->first_position - 1, false);
+    }
+    return best;
+}
