@@ -303,6 +303,20 @@ struct cs_stats {
 };
 void cs_stats_get(const struct cs_store *s, struct cs_stats *out);
 
+/* How long things took: count[i] of them at least 2^(i-1) and less than 2^i microseconds; all longer ones are
+ * in the last. */
+enum { CS_HISTOGRAM_BUCKETS = 26 };
+struct cs_histogram {
+    uint64_t count[CS_HISTOGRAM_BUCKETS], sum_us;
+};
+struct cs_latencies {
+    struct cs_histogram publish;           /* cs_sequence_publish, all of the call */
+    struct cs_histogram restore;           /* open to settled, where something had to be loaded */
+    struct cs_histogram read, write, sync; /* requests of the disk tier, from the system's taking them on */
+};
+/* Since open. Takes no lock: a call under way may be in a count and not in a sum yet. */
+void cs_latencies_get(const struct cs_store *s, struct cs_latencies *out);
+
 /* ---- inspection of a store that nobody has open: cachestore-admin is built on these ---------------------
  */
 

@@ -211,6 +211,7 @@ int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, co
     for (size_t i = 0; i < n_notes; i++)
         if (notes[i].len > NOTE_MAX_BYTES || (notes[i].len > 0 && !notes[i].data))
             return CS_EINVAL;
+    uint64_t begun_ns = store_now_ns();
     uint32_t n_full = (uint32_t)(n / pt), n_new = n_full - q->n_known;
     struct cs_key *keys = calloc(n_new + 1, sizeof *keys);
     if (!keys)
@@ -226,6 +227,7 @@ int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, co
         writeback_pump_locked(s);
     }
     pthread_mutex_unlock(&s->lock);
+    histogram_add(&s->publish_us, (store_now_ns() - begun_ns) / 1000);
     free(keys);
     return rc;
 }

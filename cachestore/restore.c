@@ -367,6 +367,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
     if (waited) {
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
+        histogram_add(&s->restore_us, us);
         if (timed)
             tradeoff_learn_locked(s, q->load_bytes, us, landed_ns);
     }

@@ -382,6 +382,15 @@ int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *le
     return *data ? CS_OK : CS_ENOMEM;
 }
 
+void cs_latencies_get(const struct cs_store *s, struct cs_latencies *out)
+{
+    *out = (struct cs_latencies){0};
+    histogram_copy(&s->publish_us, &out->publish);
+    histogram_copy(&s->restore_us, &out->restore);
+    if (s->disk)
+        s->tier->latencies(s->disk, out);
+}
+
 void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
 {
     struct cs_store *s = (struct cs_store *)store; /* the lock changes, nothing else does */

@@ -25,6 +25,7 @@
 
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
+#include "cachestore/histogram.h"
 #include "cachestore/index.h"
 #include "cachestore/notes.h"
 #include "cachestore/policy/rate.h"
@@ -61,6 +62,7 @@ struct cs_store {
     struct notes notes;
     struct cs_stats totals; /* the counters; states are filled in by cs_stats_get */
     uint64_t n_sequences;
+    struct histogram publish_us, restore_us;
 
     /* Write-behind: spans waiting, oldest first, and what is being written. */
     struct waiting backlog, grace;

@@ -17,5 +17,6 @@ const struct tier_vtable tier_disk_vtable = {
     .pending_bytes = tier_disk_pending_bytes,
     .memory_bytes = tier_disk_memory_bytes,
     .stats = tier_disk_stats,
+    .latencies = tier_disk_latencies,
     .close = tier_disk_close,
 };

@@ -24,6 +24,7 @@ struct tier_vtable {
     uint64_t (*pending_bytes)(const struct tier_disk *t);
     uint64_t (*memory_bytes)(const struct tier_disk *t);
     void (*stats)(const struct tier_disk *t, struct cs_stats *io_part);
+    void (*latencies)(const struct tier_disk *t, struct cs_latencies *io_part);
     void (*close)(struct tier_disk *t, uint32_t deadline_ms);
 };
 

@@ -405,6 +405,11 @@ void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
     out->submissions = atomic_load(&s->submissions);
 }
 
+void tier_disk_latencies(const struct tier_disk *t, struct cs_latencies *out)
+{
+    io_latencies(t->io, out);
+}
+
 void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms)
 {
     if (t == NULL)

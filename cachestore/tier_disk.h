@@ -172,6 +172,8 @@ uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
  * corrupt_tokens, corrupt_payload, io_errors, dropped_notes, sqes, submissions); leaves the others alone.
  * What was read counts once it is verified, what could not be written is the caller's to count. */
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *io_part);
+/* Fills read, write and sync. Any thread. */
+void tier_disk_latencies(const struct tier_disk *t, struct cs_latencies *io_part);
 /* Finishes what is queued within deadline_ms, completes the rest as TIER_CANCELLED, closes. Not from a
  * completion. */
 void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms);

@@ -3,9 +3,11 @@
  * most a quarter of the bytes in flight, so that a read never queues behind more than that in the device.
  */
 #include "cachestore/io/io.h"
+#include "cachestore/histogram.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { WRITE_SHARE = 4, REFILL_EVERY = 4 };
 
@@ -18,6 +20,7 @@ struct io {
     struct io_list reads, writes, completed; /* completed: done() is still to be called */
     uint64_t inflight_limit, inflight, inflight_writes;
     unsigned n_inflight, n_pending;
+    struct histogram took_us[IO_SYNC + 1]; /* by kind */
 };
 
 static void list_init(struct io_list *l)
@@ -57,11 +60,19 @@ static struct io_list *list_of(struct io *io, const struct io_op *op)
     return op->kind == IO_READ ? &io->reads : &io->writes;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* done() may take long (it verifies megabytes), so it is called after the device has been given its next
  * work. */
 static void finish(struct io *io, struct io_op *op, int result)
 {
     op->result = result;
+    histogram_add(&io->took_us[op->kind], (now_ns() - op->begun_ns) / 1000);
     list_push(&io->completed, op);
 }
 
@@ -148,6 +159,7 @@ static bool fits(const struct io *io, const struct io_op *op)
 /* Whether anything was started. */
 static bool start_some(struct io *io)
 {
+    uint64_t now = io->reads.head != NULL || io->writes.head != NULL ? now_ns() : 0;
     for (bool any = false;; any = true) {
         struct io_list *l = io->reads.head != NULL ? &io->reads : &io->writes;
         struct io_op *op = l->head;
@@ -155,6 +167,8 @@ static bool start_some(struct io *io)
             return any;
         list_pop(l);
         io->n_inflight++;
+        if (op->left == op->bytes)
+            op->begun_ns = now;
         io->inflight += op->bytes;
         if (op->kind == IO_WRITE)
             io->inflight_writes += op->bytes;
@@ -188,6 +202,13 @@ unsigned io_pending(const struct io *io)
 const char *io_engine_name(const struct io *io)
 {
     return io->engine->ops->name;
+}
+
+void io_latencies(const struct io *io, struct cs_latencies *out)
+{
+    histogram_copy(&io->took_us[IO_READ], &out->read);
+    histogram_copy(&io->took_us[IO_WRITE], &out->write);
+    histogram_copy(&io->took_us[IO_SYNC], &out->sync);
 }
 
 void io_counters(const struct io *io, uint64_t *sqes, uint64_t *submissions)

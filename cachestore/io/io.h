@@ -10,6 +10,8 @@
 #ifndef ISOTHERM_CACHESTORE_IO_H
 #define ISOTHERM_CACHESTORE_IO_H
 
+#include "cachestore/cachestore.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +31,7 @@ struct io_op {
     void *ctx;
     struct io_op *next; /* the queue's */
     uint64_t left;      /* the queue's: bytes still to move */
+    uint64_t begun_ns;  /* the queue's: when the engine took it on */
     int result;         /* the queue's, between completion and done() */
 };
 
@@ -65,6 +68,8 @@ void io_wake(struct io *io);
 /* Requests added whose done() has not been called. */
 unsigned io_pending(const struct io *io);
 const char *io_engine_name(const struct io *io);
+/* Fills read, write and sync. Any thread. */
+void io_latencies(const struct io *io, struct cs_latencies *out);
 void io_counters(const struct io *io, uint64_t *sqes, uint64_t *submissions);
 /* io_pending() must be 0. */
 void io_close(struct io *io);

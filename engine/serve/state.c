@@ -209,6 +209,21 @@ static void metric_labelled(struct eng_bytes *out, const char *name, const char 
     eng_bytes_printf(out, "isotherm_%s{%s=\"%s\"} %llu\n", name, label, value, (unsigned long long)number);
 }
 
+static void metric_histogram(struct eng_bytes *out, const char *name, const char *help,
+                             const struct cs_histogram *h)
+{
+    uint64_t n = 0;
+    eng_bytes_printf(out, "# HELP isotherm_%s %s\n# TYPE isotherm_%s histogram\n", name, help, name);
+    for (unsigned i = 0; i < CS_HISTOGRAM_BUCKETS; i++) {
+        n += h->count[i];
+        if (i + 1 < CS_HISTOGRAM_BUCKETS)
+            eng_bytes_printf(out, "isotherm_%s_bucket{le=\"%g\"} %llu\n", name, (double)(1u << i) * 1e-6,
+                             (unsigned long long)n);
+    }
+    eng_bytes_printf(out, "isotherm_%s_bucket{le=\"+Inf\"} %llu\nisotherm_%s_sum %.6f\nisotherm_%s_count %llu\n",
+                     name, (unsigned long long)n, name, (double)h->sum_us * 1e-6, name, (unsigned long long)n);
+}
+
 static void http_metrics(struct eng_bytes *out, const struct eng_server *s)
 {
     static const char *const classes[] = {"none", "1xx", "2xx", "3xx", "4xx", "5xx"};
@@ -342,6 +357,16 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_quarantined_total", COUNTER, "Spans quarantined.", st->quarantined);
 }
 
+static void latency_metrics(struct eng_bytes *out, const struct cs_latencies *l)
+{
+    metric_histogram(out, "cache_publish_seconds", "Time of a publish on the device.", &l->publish);
+    metric_histogram(out, "cache_restore_seconds", "From look-up to the last landed byte, where something was loaded.",
+                     &l->restore);
+    metric_histogram(out, "cache_disk_read_seconds", "Disk reads.", &l->read);
+    metric_histogram(out, "cache_disk_write_seconds", "Disk writes.", &l->write);
+    metric_histogram(out, "cache_disk_sync_seconds", "Syncs of a volume.", &l->sync);
+}
+
 void eng_state_metrics(struct eng_call *c, const char *url)
 {
     struct eng_engine *e = atomic_load(&c->server->engine);
@@ -351,8 +376,11 @@ void eng_state_metrics(struct eng_call *c, const char *url)
         return;
     struct eng_engine_stats es;
     struct cs_stats st;
+    struct cs_latencies latencies;
     eng_engine_stats(e, &es);
     cs_stats_get(eng_engine_store(e), &st);
     engine_metrics(&c->answer, &es);
     cache_metrics(&c->answer, &st);
+    cs_latencies_get(eng_engine_store(e), &latencies);
+    latency_metrics(&c->answer, &latencies);
 }

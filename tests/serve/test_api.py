@@ -76,15 +76,27 @@ class Places(ServerCase):
         typed = set()
         for line in reply.body.decode().splitlines():
             if line.startswith("# TYPE "):
-                typed.add(line.split()[2])
+                _, _, name, kind = line.split()
+                typed |= {name + end for end in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
             elif not line.startswith("#"):
-                self.assertRegex(line, r'^isotherm_[a-z_]+(\{[a-z]+="[a-z0-9_]+"\})? [0-9.]+$')
+                self.assertRegex(line, r'^isotherm_[a-z_]+(\{[a-z]+="[A-Za-z0-9_.+-]+"\})? [0-9.]+$')
                 self.assertIn(re.split(r"[{ ]", line)[0], typed)
         values = self.server.metrics()
         self.assertEqual(values["isotherm_ready"], 1)
         self.assertGreater(values["isotherm_requests_total"], 0)
         self.assertGreater(values["isotherm_decoded_tokens_total"], 0)
         self.assertIn('isotherm_cache_misses_total{reason="cold"}', values)
+
+    def test_histograms_add_up(self):
+        self.server.chat(max_tokens=2)
+        values = self.server.metrics()
+        for name in ("publish", "restore", "disk_read", "disk_write", "disk_sync"):
+            name = f"isotherm_cache_{name}_seconds"
+            buckets = [value for key, value in values.items() if key.startswith(name + "_bucket")]
+            self.assertEqual(buckets, sorted(buckets))
+            self.assertEqual(buckets[-1], values[name + "_count"])
+        self.assertGreater(values["isotherm_cache_publish_seconds_count"], 0)
+        self.assertGreater(values["isotherm_cache_publish_seconds_sum"], 0)
 
     def test_cache_tells_budget_and_use_of_each_tier(self):
         cache = self.server.cache()
