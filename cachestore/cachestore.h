@@ -90,6 +90,9 @@ struct cs_config {
                              disk_bytes */
     const char *disk_dir; /* NULL: no disk tier */
     uint64_t disk_bytes;  /* volumes and catalogue together */
+    uint64_t disk_bytes_a_day; /* of records written, so that the device endures; at most an hour's are saved
+                                  up. 0: any number */
+    uint32_t disk_min_tokens;  /* shorter paths are not written until they have grown; 0: all are */
 
     /* Deadline of a restore: max(restore_deadline_ms, 3 x predicted); 0 switches it off. */
     uint32_t restore_deadline_ms;
@@ -296,7 +299,7 @@ struct cs_stats {
     uint64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read, bytes_read;
     uint64_t syncs, catalog_batches, catalog_rows;
     uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
-        dropped_index_full, dropped_disk_full;
+        dropped_index_full, dropped_disk_full, dropped_endurance;
     uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;

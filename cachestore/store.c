@@ -273,6 +273,7 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
     memcpy(s->fingerprint, c->fingerprint, sizeof s->fingerprint);
     s->restore_deadline_ms = c->restore_deadline_ms;
     s->pinned_budget = c->arena_bytes / PINNED_SHARE;
+    admission_init(&s->admission, c->disk_min_tokens, c->disk_bytes_a_day, store_now_ns());
     s->log = c->log;
     s->log_ctx = c->log_ctx;
     s->tier = tier;

@@ -28,6 +28,7 @@
 #include "cachestore/histogram.h"
 #include "cachestore/index.h"
 #include "cachestore/notes.h"
+#include "cachestore/policy/admission.h"
 #include "cachestore/policy/rate.h"
 #include "cachestore/tier.h"
 
@@ -68,6 +69,7 @@ struct cs_store {
     struct waiting backlog, grace;
     bool under_pressure;    /* the grace shall end now */
     uint64_t writing_bytes; /* with the tier: their pages are pinned */
+    struct admission admission;
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;

@@ -83,10 +83,18 @@ static void grace_insert(struct cs_store *s, struct span *sp)
         pthread_cond_signal(&s->keeper_wake);
 }
 
+/* Tokens of the path that ends with it. */
+static uint64_t path_tokens(const struct cs_store *s, const struct span *sp)
+{
+    uint64_t own = sp->kind == SPAN_CHECKPOINT ? 0 : (uint64_t)sp->n_pages * s->page_tokens;
+    return sp->first_position + own;
+}
+
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
-    if (!s->disk || sp->disk != SPAN_DISK_NONE || !index_is_resident(sp) || sp->doomed)
-        return;
+    if (!s->disk || sp->disk != SPAN_DISK_NONE || !index_is_resident(sp) || sp->doomed ||
+        !admission_long_enough(&s->admission, path_tokens(s, sp)))
+        return; /* what is too short yet goes before its child once the path has grown */
     if (sp->kind == SPAN_CHECKPOINT && record_bytes(s, sp) == 0)
         return; /* too large for the tier's chunks, now and always */
     if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
@@ -254,6 +262,12 @@ static void pump(struct cs_store *s, bool refused)
                 return;
             }
             s->totals.dropped_disk_full++;
+            writeback_cancel_locked(s, sp);
+            refused = true;
+            continue;
+        }
+        if (!admission_take(&s->admission, record_bytes(s, sp), store_now_ns())) {
+            s->totals.dropped_endurance++;
             writeback_cancel_locked(s, sp);
             refused = true;
             continue;

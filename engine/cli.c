@@ -75,6 +75,8 @@ static const struct flag flags[] = {
      "keep the prefix cache in this directory, over restarts too"},
     {"--prefix-cache-disk-size", "SIZE", KIND_SIZE, ENGINE, AT(disk_bytes), 1, 0, NULL,
      "its budget (16G, at most half of what is free)"},
+    {"--prefix-cache-disk-writes", "SIZE", KIND_SIZE, ENGINE, AT(disk_bytes_a_day), 1, 0, NULL,
+     "most bytes written to it a day (any number)"},
     {"--prefix-cache-restore", "HOW", KIND_CHOICE, ENGINE, AT(restore), 0, 0, restores,
      "load from disk what is measured to be faster than computing it, or always (measured)"},
     {"--kv-cache-dtype", "NAME", KIND_CHOICE, ALL, AT(kv_dtype), 0, 0, dtypes, "f16, bf16 or f32 (f16)"},
@@ -295,6 +297,8 @@ static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
         return fail(o->command, exit_code, "--kv-cache and --kv-cache-limit exclude each other");
     if (o->disk_bytes && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-disk-size needs --prefix-cache-disk DIR");
+    if (o->disk_bytes_a_day && !o->disk_dir)
+        return fail(o->command, exit_code, "--prefix-cache-disk-writes needs --prefix-cache-disk DIR");
     if (!kn_isa_available((enum kn_isa)o->isa))
         return fail(o->command, exit_code, "--cpu-isa %s: this processor does not have it", isas[o->isa]);
     if (o->chat_template && !eng_chat_by_name(o->chat_template))
@@ -381,6 +385,7 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .prefix_cache_bytes = o->prefix_cache_bytes,
         .disk_dir = o->disk_dir,
         .disk_bytes = o->disk_bytes,
+        .disk_bytes_a_day = o->disk_bytes_a_day,
         .restore = (enum eng_restore)o->restore,
         .chat_template = o->chat_template,
     };

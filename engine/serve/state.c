@@ -149,6 +149,7 @@ static json_t *faults_json(const struct cs_stats *st)
     set_number(object, "dropped_queue_full", st->dropped_queue_full);
     set_number(object, "dropped_index_full", st->dropped_index_full);
     set_number(object, "dropped_disk_full", st->dropped_disk_full);
+    set_number(object, "dropped_endurance", st->dropped_endurance);
     set_number(object, "dropped_notes", st->dropped_notes);
     return object;
 }
@@ -347,6 +348,7 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_dropped_total", "reason", "queue_full", st->dropped_queue_full);
     metric_labelled(out, "cache_dropped_total", "reason", "index_full", st->dropped_index_full);
     metric_labelled(out, "cache_dropped_total", "reason", "disk_full", st->dropped_disk_full);
+    metric_labelled(out, "cache_dropped_total", "reason", "endurance", st->dropped_endurance);
     metric(out, "cache_dropped_notes_total", COUNTER,
            "Notes kept in memory only: the catalogue's share is full.", st->dropped_notes);
     metric_head(out, "cache_faults_total", COUNTER, "Faults of stored bytes, each served as a miss.");

@@ -56,6 +56,7 @@ class Refusals(unittest.TestCase):
     def test_combinations(self):
         self.refuse("exclude each other", "serve", "--model", MODEL, "--kv-cache", "1G", "--kv-cache-limit", "memory")
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
+        self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-writes", "1G")
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
         self.assertIn("no room for two pages", result.stderr.splitlines()[-1])

@@ -1,0 +1,88 @@
+/* What may be written to disk: the pure functions, and what the store does with them. */
+#include "tests/cachestore/fake_tier.h"
+
+#include "cachestore/policy/admission.h"
+#include "cachestore/store.h"
+
+#define HOUR_NS 3600000000000ull
+
+enum { N = 61 };
+
+static void a_days_bytes_trickle_in_and_at_most_an_hours_are_saved_up(void **state)
+{
+    (void)state;
+    struct admission a;
+    admission_init(&a, 0, 24000, 1000);
+    assert_true(admission_take(&a, 600, 1000));
+    assert_true(admission_take(&a, 5000, 1000)); /* more than is left: 4600 are owed */
+    assert_false(admission_take(&a, 1, 1000));
+    assert_false(admission_take(&a, 1, 1000 + 4 * HOUR_NS));
+    assert_true(admission_take(&a, 1, 1000 + 5 * HOUR_NS));
+    /* A week later there is no more than an hour's. */
+    uint64_t later = 1000 + 168 * HOUR_NS;
+    assert_true(admission_take(&a, 1000, later));
+    assert_false(admission_take(&a, 1, later));
+    assert_false(admission_take(&a, 1, later - HOUR_NS)); /* a clock that goes back gives nothing */
+    admission_init(&a, 0, 0, 0);
+    assert_true(admission_take(&a, UINT64_MAX, 0));
+    assert_true(admission_take(&a, UINT64_MAX, 0));
+}
+
+static void a_short_path_is_written_once_it_has_grown(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = tiny_config(64);
+    c.disk_min_tokens = 24;
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    round_trip(s, NULL, ids, 20);
+    assert_int_equal(f.n_writes, 0);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    round_trip(s, NULL, ids, 32);
+    fake_finish_writes(&f, TIER_OK);
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    struct cs_sequence *q = open_loading(s, ids, 41);
+    fake_finish_reads(&f, TIER_OK);
+    assert_int_equal(wait_settled(q).tokens_disk, 32);
+    cs_sequence_close(q);
+    check_balance(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+static void what_the_device_shall_not_endure_is_not_written_and_counted(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = tiny_config(64);
+    c.disk_bytes_a_day = 24; /* one record is more than an hour's */
+    uint32_t ids[N], other[N];
+    make_ids(ids, N, N, 0);
+    make_ids(other, N, 0, 5);
+    struct cs_store *s = fake_open(&f, &c);
+    round_trip(s, NULL, ids, 12);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(f.n_written, 1);
+    assert_int_equal(stats_of(s).dropped_endurance, 0);
+    round_trip(s, NULL, other, 12);
+    assert_int_equal(f.n_writes, 0);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    assert_int_equal(stats_of(s).dropped_endurance, 1);
+    assert_int_equal(look_up(s, NULL, other, 12).tokens_device, 12); /* it is there all the same */
+    check_balance(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_days_bytes_trickle_in_and_at_most_an_hours_are_saved_up),
+        cmocka_unit_test(a_short_path_is_written_once_it_has_grown),
+        cmocka_unit_test(what_the_device_shall_not_endure_is_not_written_and_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
