@@ -5,8 +5,8 @@
  *
  *   bench-kernels-state [--threads N] [--isa NAME] [--seconds S] [--cpu-time]
  *
- * --cpu-time counts processor time instead: for --threads 1 on a machine that others use as well. The ceilings
- * remain those of the clock on the wall.
+ * --cpu-time counts processor time instead: for --threads 1 on a machine that others use as well. The
+ * ceilings remain those of the clock on the wall.
  *
  * decode: one token, all layers of the kind. prefill: 512 rows of one sequence.
  */

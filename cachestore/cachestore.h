@@ -134,8 +134,8 @@ enum cs_miss {
     CS_MISS_CORRUPT,    /* checksum, header or token proof failed */
     CS_MISS_IO,         /* the read failed */
     CS_MISS_ARENA_FULL, /* no page to restore into */
-    CS_MISS_STATE, /* pages match further, but no checkpoint is kept closer to there ("state_missing") */
-    CS_MISS_COMPUTE, /* computing the rest again is faster than loading it ("cheaper_to_compute") */
+    CS_MISS_STATE,      /* pages match further, but no checkpoint is kept closer to there ("state_missing") */
+    CS_MISS_COMPUTE,    /* computing the rest again is faster than loading it ("cheaper_to_compute") */
     CS_MISS_COUNT
 };
 const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */

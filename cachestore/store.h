@@ -73,8 +73,8 @@ struct cs_store {
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;
-    uint64_t loading_bytes;     /* with the tier, to be read */
-    struct rate load_rate;      /* of restores, in bytes with the tier when they began */
+    uint64_t loading_bytes; /* with the tier, to be read */
+    struct rate load_rate;  /* of restores, in bytes with the tier when they began */
     uint64_t load_measured_ns;
     double prefill_linear_us, prefill_quadratic_us; /* what the caller told; both 0: nothing */
 
@@ -151,7 +151,7 @@ struct cs_sequence {
     struct held_checkpoint resume, fallback; /* the one wanted; a resident one in case it does not land */
     struct load_wait resume_wait;
     uint64_t opened_ns, deadline_ns; /* 0: none */
-    uint64_t load_bytes; /* with the tier when its own reads had joined them */
+    uint64_t load_bytes;             /* with the tier when its own reads had joined them */
     struct cs_sequence *restoring_next, *restoring_previous;
     struct cs_reuse reuse;
     void (*notify)(void *ctx);

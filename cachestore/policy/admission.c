@@ -1,8 +1,8 @@
 /* What may be written to disk (see admission.h). */
 #include "cachestore/policy/admission.h"
 
-#define DAY_NS        86400e9
-#define HOURS_A_DAY   24.0
+#define DAY_NS      86400e9
+#define HOURS_A_DAY 24.0
 
 void admission_init(struct admission *a, uint32_t min_tokens, uint64_t bytes_a_day, uint64_t now_ns)
 {

@@ -58,8 +58,8 @@ struct eng_config {
     enum eng_kv_limit kv_limit;
     uint64_t prefix_cache_bytes;
     const char *disk_dir;
-    uint64_t disk_bytes;          /* 0: 16 GiB, at most half of what the file system has free */
-    uint64_t disk_bytes_a_day;    /* most that is written to it; 0: any number */
+    uint64_t disk_bytes;       /* 0: 16 GiB, at most half of what the file system has free */
+    uint64_t disk_bytes_a_day; /* most that is written to it; 0: any number */
     enum eng_restore restore;
     uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
     const char *chat_template;    /* NULL: from the file */

@@ -221,8 +221,9 @@ static void metric_histogram(struct eng_bytes *out, const char *name, const char
             eng_bytes_printf(out, "isotherm_%s_bucket{le=\"%g\"} %llu\n", name, (double)(1u << i) * 1e-6,
                              (unsigned long long)n);
     }
-    eng_bytes_printf(out, "isotherm_%s_bucket{le=\"+Inf\"} %llu\nisotherm_%s_sum %.6f\nisotherm_%s_count %llu\n",
-                     name, (unsigned long long)n, name, (double)h->sum_us * 1e-6, name, (unsigned long long)n);
+    eng_bytes_printf(
+        out, "isotherm_%s_bucket{le=\"+Inf\"} %llu\nisotherm_%s_sum %.6f\nisotherm_%s_count %llu\n", name,
+        (unsigned long long)n, name, (double)h->sum_us * 1e-6, name, (unsigned long long)n);
 }
 
 static void http_metrics(struct eng_bytes *out, const struct eng_server *s)
@@ -362,8 +363,8 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
 static void latency_metrics(struct eng_bytes *out, const struct cs_latencies *l)
 {
     metric_histogram(out, "cache_publish_seconds", "Time of a publish on the device.", &l->publish);
-    metric_histogram(out, "cache_restore_seconds", "From look-up to the last landed byte, where something was loaded.",
-                     &l->restore);
+    metric_histogram(out, "cache_restore_seconds",
+                     "From look-up to the last landed byte, where something was loaded.", &l->restore);
     metric_histogram(out, "cache_disk_read_seconds", "Disk reads.", &l->read);
     metric_histogram(out, "cache_disk_write_seconds", "Disk writes.", &l->write);
     metric_histogram(out, "cache_disk_sync_seconds", "Syncs of a volume.", &l->sync);

@@ -185,8 +185,7 @@ static void a_resident_checkpoint_is_taken_where_a_deeper_one_is_dear_to_load(vo
     uint32_t ids[N + PATH];
     make_ids(ids, N + PATH, N + PATH, 0);
     struct cs_store *s = fake_open(&f, &c);
-    assert_int_equal(
-        run_turn(s, &c, 0, ids, 60, PATH, (struct cs_boundary[]){{60, CS_BOUNDARY_END}}, 1), 0);
+    assert_int_equal(run_turn(s, &c, 0, ids, 60, PATH, (struct cs_boundary[]){{60, CS_BOUNDARY_END}}, 1), 0);
     fake_finish_writes(&f, TIER_OK);
     cs_close(s, 0);
     s = fake_open(&f, &c);

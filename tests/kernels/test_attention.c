@@ -158,8 +158,8 @@ static uint32_t longest_talk(const struct shape *s)
 {
     if (s->window == 0)
         return 290;
-    return s->window > KN_ATTN_GROUP && WINDOWED_TOKENS < THREE_GROUPS_TOKENS ? THREE_GROUPS_TOKENS
-                                                                              : WINDOWED_TOKENS;
+    const uint32_t usual = WINDOWED_TOKENS, three_groups = THREE_GROUPS_TOKENS;
+    return s->window > KN_ATTN_GROUP && usual < three_groups ? three_groups : usual;
 }
 
 static void check_shape(const struct shape *s)
