@@ -30,6 +30,11 @@
  * Threads: every function may be called from any thread unless it says otherwise; a cs_sequence belongs to
  * one thread at a time. No call waits for disk or index except cs_open, cs_flush, cs_close and the
  * cs_inspect_* family.
+ *
+ * What holds for all functions, unless one says otherwise. Units: sizes are bytes, positions and lengths of
+ * sequences tokens counted from their beginning. Errors: an int is CS_OK or a negative code; a call that
+ * fails has changed nothing. Ownership: arguments are read during the call and not kept; what a call gives
+ * out belongs to the store or the sequence. Handles are never NULL but where that is said.
  */
 #ifndef ISOTHERM_CACHESTORE_H
 #define ISOTHERM_CACHESTORE_H
@@ -37,6 +42,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum {
     CS_OK = 0,
@@ -50,6 +59,7 @@ enum {
     CS_ENOTFOUND = -8,
     CS_ECORRUPT = -9, /* verification failed (inspection only; serving turns it into a miss) */
 };
+/* A constant in a few words; "unknown error" for another number. */
 const char *cs_strerror(int code);
 
 struct cs_store;
@@ -112,12 +122,16 @@ struct cs_config {
 /* Opens (creating it if need be) and serves at once. Where the disk tier cannot be had (io_uring refused,
  * directory read-only) the store opens without it and logs one line; a store in use (CS_EBUSY) or of another
  * format version (CS_EVERSION) is refused. err gets one line on failure. Blocks for the catalogue's rows,
- * never for payload. */
+ * never for payload. CS_EINVAL, CS_ENOMEM, CS_EIO (also: no random bytes), CS_EFORMAT beside these; *out is
+ * NULL then. config may go afterwards, log and log_ctx must stay until cs_close: log is called from any
+ * thread, with no lock held, and must not call the store. Threads started here inherit the caller's signal
+ * mask. */
 int cs_open(const struct cs_config *config, struct cs_store **out, char *err, size_t err_len);
 /* Waits until everything published is durable or deadline_ms have passed. CS_OK, or CS_EIO with bytes still
- * pending. */
+ * pending (and going on). CS_OK at once without a disk tier. */
 int cs_flush(struct cs_store *s, uint32_t deadline_ms);
-/* Flushes within deadline_ms, then closes. All sequences must be closed. */
+/* Flushes within deadline_ms, then closes and frees: what is pending by then is not on disk. All sequences
+ * must be closed, and no other thread in a call. NULL is allowed. */
 void cs_close(struct cs_store *s, uint32_t deadline_ms);
 
 /* ---- sequences --------------------------------------------------------------------------------------- */
@@ -138,7 +152,8 @@ enum cs_miss {
     CS_MISS_COMPUTE,    /* computing the rest again is faster than loading it ("cheaper_to_compute") */
     CS_MISS_COUNT
 };
-const char *cs_miss_name(enum cs_miss m); /* "cold", "diverged", ... stable, for metrics and JSON */
+/* A constant, "cold", "diverged", ...: stable, for metrics and JSON. */
+const char *cs_miss_name(enum cs_miss m);
 
 struct cs_reuse {
     uint32_t tokens_device,
@@ -151,23 +166,27 @@ struct cs_reuse {
 
 /* Finds the longest stored prefix of ids[0..n) that may be reused: at most floor((n - 1) / page_tokens)
  * pages, so that one token is left to compute logits from (n = 0: nothing is looked up). Pins it and starts
- * the disk reads. Keeps no pointer to ids. */
+ * the disk reads. tenant NULL: the anonymous one. *out is the caller's until cs_sequence_close. CS_EINVAL (n
+ * beyond 2^32 - 1, ids NULL), CS_ENOMEM; *out is NULL then. */
 int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const uint32_t *ids, size_t n,
                      struct cs_sequence **out);
-/* 1: settled, *reuse filled, the pages of the reused tokens are in place and shared (do not write them). 0:
- * still loading. */
+/* 1: settled, *reuse filled (NULL is allowed), the pages of the reused tokens are in place and shared (do not
+ * write them); so it stays. 0: still loading; growing, steps, captures and publishing are refused until then.
+ */
 int cs_sequence_poll(struct cs_sequence *q, struct cs_reuse *reuse);
 /* Registers a callback for "poll would now return 1", called once from a store thread with no lock held; it
  * must not call the store. It may still be running when cs_sequence_close returns: ctx must live until
- * cs_close. */
+ * cs_close. One that has settled already is told at once. A second call replaces the first. */
 void cs_sequence_notify(struct cs_sequence *q, void (*fn)(void *ctx), void *ctx);
 
 /* Makes room for n_tokens in all (reused ones included). New pages are private and their bytes are undefined.
- * Evicts unused published pages as needed. CS_EFULL: nothing could be freed; the sequence is as before.
+ * Evicts unused published pages as needed. CS_EINVAL: not settled, or n_tokens beyond 2^32 - 1; CS_ENOMEM;
+ * CS_EFULL: nothing could be freed; the sequence is as before.
  * Published pages on their way to disk cannot be evicted: they are at most an eighth of the arena (or one
  * span), and a refusal hastens them. */
 int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens);
-/* One pointer a page, valid until the next grow, publish or close of this sequence. */
+/* One pointer a page, 4096-aligned, in the order of positions; the table is valid until the next grow,
+ * publish or close of this sequence, the pages until its close. */
 void *const *cs_sequence_pages(const struct cs_sequence *q);
 size_t cs_sequence_n_pages(const struct cs_sequence *q);
 
@@ -224,9 +243,9 @@ void cs_sequence_step_end(struct cs_sequence *q, uint32_t to, bool captured);
  * sequence has not settled. */
 int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const struct cs_capture **capture);
 
-/* After poll returned 1: the blocks that hold the state of the position where the sequence resumes; NULL at
- * position 0 or without state. Copy them, then let them go: until state_done (or close) they cannot be
- * evicted. */
+/* After poll returned 1: the blocks that hold the state of the position where the sequence resumes,
+ * state_bytes in n_blocks of the stride; NULL at position 0 or without state. Copy them, then let them go:
+ * until state_done (or close) they cannot be evicted. */
 void *const *cs_sequence_state(const struct cs_sequence *q, uint32_t *n_blocks);
 void cs_sequence_state_done(struct cs_sequence *q);
 
@@ -242,8 +261,10 @@ struct cs_note {
  * ids must extend what was opened or published before. Pages already stored for these ids are not stored
  * again. Checkpoints captured at positions up to n go with them, and the path is thinned to
  * checkpoints_a_path. Done for the device when it returns; disk follows in the background. Work is
- * proportional to the new bytes. Published pages become read-only. notes (n_notes) may be NULL. The same
- * sequence may publish any number of times. */
+ * proportional to the new bytes. Published pages become read-only. notes (n_notes) may be NULL; they are
+ * copied. The same sequence may publish any number of times. CS_EINVAL: not settled, ids that do not extend
+ * those, fewer or more of them than there are pages for, a note that is too long; CS_ENOMEM. What finds no
+ * room in the index or on disk is no error: it is counted. */
 int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, const struct cs_note *notes,
                         size_t n_notes);
 
@@ -252,7 +273,8 @@ int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, co
  * be faster; before, or with both 0, all there is. CS_EINVAL: negative or not a number. */
 int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us);
 
-/* Drops the sequence's references and pages. A load still in flight is abandoned safely. */
+/* Drops the sequence's references and pages and frees it. A load still in flight is abandoned safely. NULL is
+ * allowed. */
 void cs_sequence_close(struct cs_sequence *q);
 
 /* ---- keys and notes ---------------------------------------------------------------------------------- */
@@ -265,7 +287,9 @@ struct cs_chain {
     uint32_t pending[32];
     uint64_t n;
 };
+/* The chain of no ids. tenant NULL: the anonymous one. No lock is taken: any thread. */
 void cs_chain_init(const struct cs_store *s, const struct cs_tenant *tenant, struct cs_chain *c);
+/* n more ids; costs one hash a page. */
 void cs_chain_add(struct cs_chain *c, const uint32_t *ids, size_t n);
 /* Key of the position reached: the page's key at a page edge, the boundary key otherwise. */
 struct cs_key cs_chain_key(const struct cs_chain *c);
@@ -304,6 +328,7 @@ struct cs_stats {
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;
 };
+/* A snapshot; totals never fall. Takes the store's lock for as long as copying it takes. */
 void cs_stats_get(const struct cs_store *s, struct cs_stats *out);
 
 /* How long things took: count[i] of them at least 2^(i-1) and less than 2^i microseconds; all longer ones are
@@ -320,7 +345,12 @@ struct cs_latencies {
 /* Since open. Takes no lock: a call under way may be in a count and not in a sum yet. */
 void cs_latencies_get(const struct cs_store *s, struct cs_latencies *out);
 
-/* ---- inspection of a store that nobody has open: cachestore-admin is built on these ---------------------
+/* ---- a store that nobody has open: cachestore-admin is built on these -----------------------------------
+ *
+ * They hold the store's lock from cs_inspect_open to cs_inspect_close, read files and wait for the disk. A
+ * cs_inspect belongs to one thread at a time. Where a call has err or why, it gets one line when the call
+ * fails, cut to the length given; text of the store's files in it may hold any character. Callbacks run in
+ * the calling thread, and what they are given is valid during the call.
  */
 
 struct cs_inspect;
@@ -348,9 +378,10 @@ struct cs_span_info {
 };
 /* Takes the store's lock: CS_EBUSY when it is in use. CS_ENOTFOUND (no such directory), CS_EFORMAT,
  * CS_EVERSION, CS_EIO, CS_ENOMEM; err gets one line. Reads only; a damaged catalogue is not an error
- * (catalog_ok). */
+ * (catalog_ok). *out is the caller's until cs_inspect_close, NULL on failure. */
 int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
-void cs_inspect_close(struct cs_inspect *i);
+void cs_inspect_close(struct cs_inspect *i); /* gives the lock back; NULL is allowed */
+/* What was read when it was opened. CS_OK always. */
 int cs_inspect_info(struct cs_inspect *i, struct cs_store_info *out);
 /* Calls fn for each span and checkpoint, path by path: a parent comes before its children, and they directly
  * behind it with theirs, its checkpoints first; checkpoints have none. A non-zero return of fn stops and is
@@ -360,5 +391,9 @@ int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_
  * CS_ENOMEM.
  */
 int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -21,9 +21,10 @@ ROOMS = [
     ("tools/cachestore-admin", ["cachestore/cachestore.h"]),
     ("tools", ["tools", "engine", "cachestore", "formats", "kernels"]),
     ("bench", ["bench", "engine", "cachestore", "formats", "kernels"]),
+    ("examples", ["cachestore/cachestore.h"]),
     ("tests", ["tests", "bench", "engine", "cachestore", "formats", "kernels"]),
 ]
-OURS = ("formats/", "kernels/", "cachestore/", "engine/", "tools/", "bench/", "tests/")
+OURS = ("formats/", "kernels/", "cachestore/", "engine/", "tools/", "bench/", "examples/", "tests/")
 # Libraries that exactly one place of the product knows; tests and benches may use them to measure and to inject faults.
 ONLY = {
     "rocksdb/": ["cachestore/catalog"],
