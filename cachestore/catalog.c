@@ -23,6 +23,11 @@ struct store_row {
     uint32_t format, epoch;
 };
 _Static_assert(sizeof(struct store_row) == 24, "docs/format.md");
+_Static_assert(offsetof(struct store_row, uuid) == 0 && offsetof(struct store_row, format) == 16 &&
+                   offsetof(struct store_row, epoch) == 20,
+               "docs/format.md");
+_Static_assert(KEY_BYTES == 1 + 16 && NOTES_KEY_BYTES == KEY_BYTES + 16,
+               "docs/format.md: kind, one id, another");
 enum { STORE_ROW_FORMAT = 3 };
 
 struct catalog {

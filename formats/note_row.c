@@ -5,6 +5,7 @@
 
 enum { NOTE_LENGTH = 16, NOTE_HEAD = 20 }; /* key, length, bytes */
 _Static_assert(sizeof((struct fmt_note){.len = 0}.key) == NOTE_LENGTH, "docs/format.md");
+_Static_assert(NOTE_LENGTH + sizeof((struct fmt_note){.len = 0}.len) == NOTE_HEAD, "docs/format.md");
 
 size_t fmt_notes_bytes(size_t n_notes, size_t data_bytes)
 {

@@ -58,6 +58,12 @@ AT(flags, 176);
 AT(reserved, 180);
 #undef AT
 _Static_assert(sizeof(struct fmt_record_run) == 12, "docs/format.md");
+#define AT(field, offset) _Static_assert(offsetof(struct fmt_record_run, field) == (offset), "docs/format.md")
+AT(volume, 0);
+AT(first_chunk, 4);
+AT(n_chunks, 8);
+#undef AT
+_Static_assert(FMT_RECORD_SPAN == 1 && FMT_RECORD_CHECKPOINT == 2, "docs/format.md");
 
 const char *fmt_record_strerror(int code)
 {
@@ -174,7 +180,9 @@ uint32_t fmt_record_pages_per_span(uint64_t span_bytes, uint32_t page_tokens, ui
 uint64_t fmt_record_page_seed(const uint8_t store_uuid[16], uint64_t id_nonce, uint64_t id_sequence,
                               uint32_t ordinal)
 {
-    uint8_t place[36];
+    uint8_t place[36]; /* docs/format.md */
+    _Static_assert(sizeof place == 16 + sizeof id_nonce + sizeof id_sequence + sizeof ordinal,
+                   "docs/format.md");
     memcpy(place, store_uuid, 16);
     memcpy(place + 16, &id_nonce, 8);
     memcpy(place + 24, &id_sequence, 8);
