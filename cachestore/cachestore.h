@@ -28,7 +28,7 @@
  * checksums prove. Any doubt is a miss: no call of this header fails because a stored byte is bad.
  *
  * Threads: every function may be called from any thread unless it says otherwise; a cs_sequence belongs to
- * one thread at a time. No call waits for disk or index except cs_open, cs_flush, cs_close and the
+ * one thread at a time. No call waits for disk or index except cs_open, cs_flush, cs_close, cs_format and the
  * cs_inspect_* family.
  *
  * What holds for all functions, unless one says otherwise. Units: sizes are bytes, positions and lengths of
@@ -350,7 +350,8 @@ void cs_latencies_get(const struct cs_store *s, struct cs_latencies *out);
  * They hold the store's lock from cs_inspect_open to cs_inspect_close, read files and wait for the disk. A
  * cs_inspect belongs to one thread at a time. Where a call has err or why, it gets one line when the call
  * fails, cut to the length given; text of the store's files in it may hold any character. Callbacks run in
- * the calling thread, and what they are given is valid during the call.
+ * the calling thread, what they are given is valid during the call, and they must not call cs_inspect_*
+ * functions that change the store.
  */
 
 struct cs_inspect;
@@ -391,6 +392,92 @@ int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_
  * CS_ENOMEM.
  */
 int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
+
+/* What a record says of itself beyond cs_span_info, and where it lies. */
+struct cs_record_run {
+    uint32_t volume, first_chunk, n_chunks;
+};
+struct cs_record_note {
+    struct cs_key key;
+    uint32_t bytes;
+};
+struct cs_record {
+    uint32_t page_tokens, header_bytes;
+    uint64_t page_bytes, purge_epoch;
+    uint32_t *ids; /* of all pages; of a checkpoint those of the page before it */
+    size_t n_ids;
+    struct cs_record_run *runs; /* chunks in the volumes; the header and the pages fill them in order */
+    size_t n_runs;
+    struct cs_record_note *notes; /* none where the catalogue cannot be read */
+    size_t n_notes;
+};
+/* Reads them from the header and the catalogue. *out is the caller's, for cs_record_free. CS_OK, CS_ECORRUPT,
+ * CS_EIO, CS_ENOTFOUND, CS_ENOMEM; *out is NULL on failure. */
+int cs_inspect_record(struct cs_inspect *i, const struct cs_span_info *span, struct cs_record **out,
+                      char *why, size_t why_len);
+void cs_record_free(struct cs_record *record); /* NULL is allowed */
+
+/* Which record a key belongs to: that of a span or a checkpoint, of any page, or a boundary key whose page is
+ * stored. *position: tokens before the place it names. CS_OK, CS_ENOTFOUND, CS_EIO, CS_ENOMEM. Reads every
+ * record's ids where the key is none of a span or checkpoint. */
+int cs_inspect_find(struct cs_inspect *i, struct cs_key key, struct cs_span_info *span, uint32_t *position);
+
+/* Why a path is stored so far and no further. */
+enum cs_explain_end {
+    CS_EXPLAIN_WHOLE,        /* all full pages are there */
+    CS_EXPLAIN_PARTIAL_PAGE, /* the ids are less than a page */
+    CS_EXPLAIN_NOTHING,      /* no path of this fingerprint and tenant begins with the first id */
+    CS_EXPLAIN_DIVERGED,     /* stored paths go on with another id at differs_at */
+    CS_EXPLAIN_ENDS,         /* nothing is stored behind it */
+    CS_EXPLAIN_DAMAGED,      /* the record that goes on fails its checks: why */
+};
+struct cs_explanation {
+    uint32_t page_tokens;
+    bool needs_checkpoint; /* the store has checkpoints of this fingerprint: it resumes at those only */
+    uint32_t n_stored;     /* tokens: whole pages found, proven and verified */
+    uint32_t n_reusable;   /* of those, what a prompt of these ids could skip: one token is left to compute */
+    uint32_t checkpoint_position; /* the deepest that serves; 0: none */
+    enum cs_explain_end end;
+    uint32_t differs_at;
+    char why[160];
+};
+/* Follows ids[0..n) through the store as a request would, by keys, and proves by ids and checksums. tenant
+ * NULL: the anonymous one. fn (may be NULL) gets the spans on the way with the number of tokens used of each,
+ * a span's checkpoints behind it with 0; a non-zero return stops and is returned. CS_OK, CS_EINVAL (n),
+ * CS_ENOTFOUND (nothing of this fingerprint), CS_EIO, CS_ENOMEM. */
+int cs_inspect_explain(struct cs_inspect *i, const uint8_t fingerprint[32], const struct cs_tenant *tenant,
+                       const uint32_t *ids, size_t n,
+                       int (*fn)(void *ctx, const struct cs_span_info *span, uint32_t n_tokens), void *ctx,
+                       struct cs_explanation *out);
+
+struct cs_evicted {
+    uint64_t spans, checkpoints, disk_bytes;
+    uint64_t
+        leftovers; /* headers of records that had been evicted before, which a rebuild would have found */
+};
+/* Deletes what wanted() says non-zero to (records and leftovers), and with below whatever is stored below it
+ * and cannot be reached without, so that no rebuild brings it back: headers are zeroed and synced before rows
+ * go, and the purge epoch rises. Pages stay in free chunks until they are written over. CS_OK; CS_EIO,
+ * CS_ENOMEM: not all of it is done, and doing it again goes on. After it the inspection can only be closed.
+ */
+int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct cs_span_info *span),
+                     void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len);
+
+struct cs_rebuilt {
+    uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */
+};
+/* Replaces the catalogue by one made from the record headers in the volumes. Notes and times of use are lost;
+ * records that were evicted, not those that were deleted deliberately, may be found again. progress (may be
+ * NULL) is told how many headers there are so far; a non-zero return stops while nothing is changed, and is
+ * returned. CS_OK, CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+int cs_inspect_rebuild(struct cs_inspect *i, int (*progress)(void *ctx, uint64_t n_headers), void *ctx,
+                       struct cs_rebuilt *out, char *err, size_t err_len);
+
+/* Makes a new, empty store in dir (made if need be). chunk_bytes: a power of two from 4096 to 2^30; 0: 256
+ * KiB. replace: in place of the store that is there, damaged or not, whose contents are gone for good. CS_OK;
+ * CS_EINVAL (chunk_bytes; there is a store and replace is false), CS_EFORMAT (other files are there; nothing
+ * is touched), CS_EBUSY, CS_EIO. Any thread; waits for the disk. */
+int cs_format(const char *dir, uint64_t chunk_bytes, bool replace, char *err, size_t err_len);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,7 @@
 /*
- * Inspection of a store that nobody has open: what cachestore-admin is built on.
+ * Inspection of a store that nobody has open, and what cachestore-admin is built on: opening it, its records
+ * as a tree. inspect_read.c reads one of them, inspect_find.c finds keys and token ids, inspect_change.c
+ * changes the store.
  *
  * The rows are read once into small entries (no token ids) and a second time to find parents: a span or a
  * checkpoint names its parent by the key of one page, so every span's page keys are computed and looked up
@@ -17,40 +19,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "cachestore/catalog.h"
+#include "cachestore/inspect_impl.h"
 #include "cachestore/key.h"
 #include "cachestore/list.h"
-#include "cachestore/store_file.h"
-#include "cachestore/tier_disk_impl.h"
 #include "formats/note_row.h"
-
-enum { NONE = UINT32_MAX };
-
-struct entry {
-    struct cs_span_info info;
-    uint64_t row_hash;
-    struct fmt_record_run first_run;
-    uint32_t parent;               /* entry index or NONE */
-    uint32_t first_child, sibling; /* built by order() */
-};
-
-struct cs_inspect {
-    int dir_fd;
-    struct store_file store;
-    struct volumes volumes;
-    struct catalog *catalog; /* NULL: not readable */
-    struct cs_store_info info;
-    struct entry *entries;
-    uint32_t n;
-    size_t room;
-    uint32_t *by_id;     /* entry indices sorted by record id */
-    uint32_t *by_parent; /* entry indices sorted by the parent key they want */
-    uint32_t first_root;
-};
 
 /* ---- loading ----------------------------------------------------------------------------------------- */
 
-static int entry_add(struct cs_inspect *in, const struct fmt_record *r, const void *row)
+int inspect_entry_add(struct cs_inspect *in, const struct fmt_record *r, const void *row)
 {
     if (in->n == NONE || !list_reserve((void **)&in->entries, &in->room, in->n, sizeof *in->entries))
         return CS_ENOMEM;
@@ -97,7 +73,7 @@ static int by_id_order(const void *a, const void *b, void *ctx)
     return compare_id(&entries[*(const uint32_t *)a].info, y->record_id[0], y->record_id[1]);
 }
 
-static int compare_key(struct cs_key a, struct cs_key b)
+int inspect_compare_key(struct cs_key a, struct cs_key b)
 {
     int c = compare_u64(a.hi, b.hi);
     return c != 0 ? c : compare_u64(a.lo, b.lo);
@@ -106,10 +82,11 @@ static int compare_key(struct cs_key a, struct cs_key b)
 static int by_parent_order(const void *a, const void *b, void *ctx)
 {
     const struct entry *entries = ctx;
-    return compare_key(entries[*(const uint32_t *)a].info.parent, entries[*(const uint32_t *)b].info.parent);
+    return inspect_compare_key(entries[*(const uint32_t *)a].info.parent,
+                               entries[*(const uint32_t *)b].info.parent);
 }
 
-static struct entry *entry_find(const struct cs_inspect *in, uint64_t nonce, uint64_t sequence)
+struct entry *inspect_entry(const struct cs_inspect *in, uint64_t nonce, uint64_t sequence)
 {
     uint32_t low = 0, high = in->n;
     while (low < high) {
@@ -125,6 +102,19 @@ static struct entry *entry_find(const struct cs_inspect *in, uint64_t nonce, uin
     return compare_id(&e->info, nonce, sequence) == 0 ? e : NULL;
 }
 
+uint32_t inspect_first_child(const struct cs_inspect *in, struct cs_key parent)
+{
+    uint32_t low = 0, high = in->n;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (inspect_compare_key(in->entries[in->by_parent[middle]].info.parent, parent) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 static int row_to_entry(void *ctx, const struct catalog_row *row)
 {
     struct cs_inspect *in = ctx;
@@ -133,17 +123,17 @@ static int row_to_entry(void *ctx, const struct catalog_row *row)
         r.id_sequence != row->id.sequence || memcmp(r.store_uuid, in->store.uuid, sizeof r.store_uuid) != 0)
         return CS_OK; /* the next open deletes it */
     in->info.n_notes += r.n_notes;
-    return entry_add(in, &r, row->value);
+    return inspect_entry_add(in, &r, row->value);
 }
 
 static int header_to_entry(void *ctx, const struct fmt_record *r, const void *header)
 {
-    return entry_add(ctx, r, header);
+    return inspect_entry_add(ctx, r, header);
 }
 
 static int row_to_use(void *ctx, const struct catalog_row *row)
 {
-    struct entry *e = entry_find(ctx, row->id.nonce, row->id.sequence);
+    struct entry *e = inspect_entry(ctx, row->id.nonce, row->id.sequence);
     if (e != NULL && row->len == sizeof e->info.used_unix)
         memcpy(&e->info.used_unix, row->value, sizeof e->info.used_unix);
     return CS_OK;
@@ -153,10 +143,16 @@ static int row_to_notes(void *ctx, const struct catalog_row *row)
 {
     struct cs_inspect *in = ctx;
     size_t n_notes;
-    if (entry_find(in, row->id.nonce, row->id.sequence) != NULL &&
+    if (inspect_entry(in, row->id.nonce, row->id.sequence) != NULL &&
         fmt_notes_check(row->value, row->len, &n_notes) == 0)
         in->info.n_notes += n_notes;
     return CS_OK;
+}
+
+int inspect_scan_headers(const struct cs_inspect *in,
+                         int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx)
+{
+    return volumes_scan_headers(&in->volumes, in->store.uuid, fn, ctx);
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------- */
@@ -164,24 +160,16 @@ static int row_to_notes(void *ctx, const struct catalog_row *row)
 /* r's pages may be the parents that others want. */
 static void adopt(struct cs_inspect *in, const struct fmt_record *r)
 {
-    struct entry *parent = entry_find(in, r->id_nonce, r->id_sequence);
+    struct entry *parent = inspect_entry(in, r->id_nonce, r->id_sequence);
     if (parent == NULL || r->kind == FMT_RECORD_CHECKPOINT || r->page_tokens > KEY_MAX_PAGE_TOKENS)
         return;
     struct cs_key key = parent->info.key;
     for (uint32_t page = 0; page < r->n_pages; page++) {
         if (page > 0)
             key = key_next(key, r->ids + (size_t)page * r->page_tokens, r->page_tokens);
-        uint32_t low = 0, high = in->n;
-        while (low < high) {
-            uint32_t middle = low + (high - low) / 2;
-            if (compare_key(in->entries[in->by_parent[middle]].info.parent, key) < 0)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        for (; low < in->n; low++) {
-            struct entry *child = &in->entries[in->by_parent[low]];
-            if (compare_key(child->info.parent, key) != 0)
+        for (uint32_t at = inspect_first_child(in, key); at < in->n; at++) {
+            struct entry *child = &in->entries[in->by_parent[at]];
+            if (inspect_compare_key(child->info.parent, key) != 0)
                 break;
             /* Positions must agree, which also makes a circle impossible. */
             if (child->info.first_position != parent->info.first_position + (page + 1) * r->page_tokens ||
@@ -201,7 +189,7 @@ static int row_adopts(void *ctx, const struct catalog_row *row)
     return CS_OK;
 }
 
-static int header_adopts(void *ctx, const struct fmt_record *r, const void *header)
+int inspect_header_adopts(void *ctx, const struct fmt_record *r, const void *header)
 {
     (void)header;
     adopt(ctx, r);
@@ -230,6 +218,21 @@ static void link_tree(struct cs_inspect *in)
     link_kind(in, true);
 }
 
+int inspect_sort(struct cs_inspect *in)
+{
+    free(in->by_id);
+    free(in->by_parent);
+    in->by_id = malloc((in->n + 1u) * sizeof *in->by_id);
+    in->by_parent = malloc((in->n + 1u) * sizeof *in->by_parent);
+    if (in->by_id == NULL || in->by_parent == NULL)
+        return CS_ENOMEM;
+    for (uint32_t i = 0; i < in->n; i++)
+        in->by_id[i] = in->by_parent[i] = i;
+    qsort_r(in->by_id, in->n, sizeof *in->by_id, by_id_order, in->entries);
+    qsort_r(in->by_parent, in->n, sizeof *in->by_parent, by_parent_order, in->entries);
+    return CS_OK;
+}
+
 /* ---- open and close ---------------------------------------------------------------------------------- */
 
 static int load_entries(struct cs_inspect *in)
@@ -246,18 +249,13 @@ static int load_entries(struct cs_inspect *in)
         }
     }
     if (in->catalog == NULL)
-        rc = volumes_scan_headers(&in->volumes, in->store.uuid, header_to_entry, in);
+        rc = inspect_scan_headers(in, header_to_entry, in);
     if (rc != CS_OK)
         return rc;
     in->info.catalog_ok = in->catalog != NULL || (in->volumes.n_volumes == 0 && in->info.catalog_bytes == 0);
-    in->by_id = malloc((in->n + 1u) * sizeof *in->by_id);
-    in->by_parent = malloc((in->n + 1u) * sizeof *in->by_parent);
-    if (in->by_id == NULL || in->by_parent == NULL)
-        return CS_ENOMEM;
-    for (uint32_t i = 0; i < in->n; i++)
-        in->by_id[i] = in->by_parent[i] = i;
-    qsort_r(in->by_id, in->n, sizeof *in->by_id, by_id_order, in->entries);
-    qsort_r(in->by_parent, in->n, sizeof *in->by_parent, by_parent_order, in->entries);
+    rc = inspect_sort(in);
+    if (rc != CS_OK)
+        return rc;
     if (in->catalog != NULL) {
         rc = catalog_scan(in->catalog, CATALOG_USED, row_to_use, in);
         if (rc == CS_OK)
@@ -269,7 +267,7 @@ static int load_entries(struct cs_inspect *in)
             rc = CS_OK;
         }
     } else {
-        rc = volumes_scan_headers(&in->volumes, in->store.uuid, header_adopts, in);
+        rc = inspect_scan_headers(in, inspect_header_adopts, in);
     }
     if (rc != CS_OK)
         return rc;
@@ -375,115 +373,4 @@ int cs_inspect_spans(struct cs_inspect *in, int (*fn)(void *ctx, const struct cs
             at = in->entries[at].sibling;
     }
     return CS_OK;
-}
-
-/* ---- verify ------------------------------------------------------------------------------------------ */
-
-/* 0, or -errno; -ENODATA: the file ends before. */
-static int read_at(const struct cs_inspect *in, uint32_t volume, uint64_t offset, void *out, uint64_t len)
-{
-    if (volume >= in->volumes.n_volumes || in->volumes.volume[volume].fd < 0)
-        return -ENODATA;
-    for (uint64_t done = 0; done < len;) {
-        ssize_t n =
-            pread(in->volumes.volume[volume].fd, (char *)out + done, len - done, (off_t)(offset + done));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return n < 0 ? -errno : -ENODATA;
-        done += (uint64_t)n;
-    }
-    return 0;
-}
-
-/* Bytes [from, from + len) of a record. */
-static int record_read(const struct cs_inspect *in, const struct fmt_record *r, uint64_t from, uint8_t *out,
-                       uint64_t len)
-{
-    uint64_t start = 0;
-    for (uint32_t i = 0; i < r->n_runs && len > 0; i++) {
-        uint64_t bytes = (uint64_t)r->runs[i].n_chunks * r->chunk_bytes;
-        if (from < start + bytes) {
-            uint64_t inside = from - start, take = bytes - inside < len ? bytes - inside : len;
-            uint64_t offset = (uint64_t)r->runs[i].first_chunk * r->chunk_bytes + inside;
-            int rc = read_at(in, r->runs[i].volume, offset, out, take);
-            if (rc < 0)
-                return rc;
-            out += take;
-            from += take;
-            len -= take;
-        }
-        start += bytes;
-    }
-    return len == 0 ? 0 : -ENODATA;
-}
-
-static int verify_failed(int rc, const char *what, char *why, size_t why_len)
-{
-    if (rc == -ENODATA)
-        snprintf(why, why_len, "%s lies behind the end of its volume, or the volume is missing", what);
-    else
-        snprintf(why, why_len, "%s cannot be read: %s", what, strerror(-rc));
-    return rc == -ENODATA ? CS_ECORRUPT : CS_EIO;
-}
-
-int cs_inspect_verify(struct cs_inspect *in, const struct cs_span_info *span, char *why, size_t why_len)
-{
-    const char *piece = span->checkpoint ? "block" : "page";
-    const struct entry *e = entry_find(in, span->record_id[0], span->record_id[1]);
-    if (why_len > 0)
-        why[0] = 0;
-    if (e == NULL)
-        return CS_ENOTFOUND;
-    uint64_t stride = e->info.payload_bytes / e->info.n_pages, header_bytes = in->store.chunk_bytes;
-    if (header_bytes > FMT_RECORD_HEADER_MAX)
-        header_bytes = FMT_RECORD_HEADER_MAX;
-    uint8_t *header = aligned_alloc(FMT_RECORD_ALIGN, header_bytes), *page = malloc(stride);
-    int rc = header == NULL || page == NULL ? CS_ENOMEM : CS_OK;
-    if (rc != CS_OK)
-        goto out;
-    rc = read_at(in, e->first_run.volume, (uint64_t)e->first_run.first_chunk * in->store.chunk_bytes, header,
-                 FMT_RECORD_ALIGN);
-    uint64_t whole = 0;
-    if (rc == 0 && fmt_record_peek(header, FMT_RECORD_ALIGN, &whole) == FMT_RECORD_OK &&
-        whole > FMT_RECORD_ALIGN && whole <= header_bytes)
-        rc = read_at(in, e->first_run.volume, (uint64_t)e->first_run.first_chunk * in->store.chunk_bytes,
-                     header, whole);
-    if (rc < 0) {
-        rc = verify_failed(rc, "the header", why, why_len);
-        goto out;
-    }
-    struct fmt_record r;
-    rc = fmt_record_decode(header, header_bytes, &r);
-    if (rc != FMT_RECORD_OK) {
-        snprintf(why, why_len, "header: %s", fmt_record_strerror(rc));
-        rc = CS_ECORRUPT;
-        goto out;
-    }
-    if (r.id_nonce != e->info.record_id[0] || r.id_sequence != e->info.record_id[1] ||
-        XXH3_64bits(header, fmt_record_row_bytes(&r)) != e->row_hash) {
-        snprintf(why, why_len, "the header is another record's than the catalogue says");
-        rc = CS_ECORRUPT;
-        goto out;
-    }
-    fmt_record_peek(header, FMT_RECORD_ALIGN, &whole);
-    for (uint32_t i = 0; i < r.n_pages; i++) {
-        rc = record_read(in, &r, whole + i * stride, page, stride);
-        if (rc < 0) {
-            char what[32];
-            snprintf(what, sizeof what, "%s %u", piece, i);
-            rc = verify_failed(rc, what, why, why_len);
-            goto out;
-        }
-        uint64_t seed = fmt_record_page_seed(r.store_uuid, r.id_nonce, r.id_sequence, i);
-        if (fmt_record_page_sum(page, stride, seed) != r.page_sums[i]) {
-            snprintf(why, why_len, "%s %u of %u: checksum", piece, i, r.n_pages);
-            rc = CS_ECORRUPT;
-            goto out;
-        }
-    }
-out:
-    free(header);
-    free(page);
-    return rc;
 }

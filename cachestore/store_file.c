@@ -268,3 +268,11 @@ int store_file_create(int dir_fd, uint32_t chunk_bytes, struct store_file *out, 
     }
     return CS_OK;
 }
+
+int store_file_update(int dir_fd, const struct store_file *s, char *err, size_t err_len)
+{
+    int rc = store_file_write(dir_fd, s);
+    if (rc < 0)
+        snprintf(err, err_len, "cannot write the STORE file: %s", strerror(-rc));
+    return rc < 0 ? CS_EIO : CS_OK;
+}

@@ -29,6 +29,8 @@ int store_dir_lock(const char *dir, bool create, int *dir_fd, char *err, size_t 
 int store_file_read(int dir_fd, struct store_file *out, char *err, size_t err_len);
 /* Makes a new one with a fresh UUID and secret. CS_EFORMAT where the directory already holds other files. */
 int store_file_create(int dir_fd, uint32_t chunk_bytes, struct store_file *out, char *err, size_t err_len);
+/* Replaces the one that is there. CS_OK or CS_EIO. */
+int store_file_update(int dir_fd, const struct store_file *s, char *err, size_t err_len);
 void store_uuid_text(const uint8_t uuid[16], char out[37]);
 
 #endif

@@ -129,6 +129,25 @@ void volumes_close(struct volumes *v)
     v->n_volumes = 0;
 }
 
+int volumes_open_buffered(const struct volumes *v, uint32_t index)
+{
+    char name[24];
+    volume_name(name, index);
+    int fd = openat(v->dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 ? -errno : fd;
+}
+
+int volumes_remove(int dir_fd)
+{
+    for (uint32_t i = 0; i < VOLUME_COUNT_MAX; i++) {
+        char name[24];
+        volume_name(name, i);
+        if (unlinkat(dir_fd, name, 0) < 0 && errno != ENOENT)
+            return -errno;
+    }
+    return 0;
+}
+
 bool volumes_claim(struct volumes *v, const struct fmt_record_run *runs, uint32_t n_runs)
 {
     for (uint32_t i = 0; i < n_runs; i++) {

@@ -43,6 +43,11 @@ struct volumes {
 int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only,
                  char *note, size_t note_len);
 void volumes_close(struct volumes *v);
+/* A descriptor of one volume for buffered writes, the caller's to close; where v itself was opened read_only.
+ * -errno. */
+int volumes_open_buffered(const struct volumes *v, uint32_t index);
+/* Removes all volume files of the directory. 0 or -errno. */
+int volumes_remove(int dir_fd);
 
 /* Marks a record's chunks used. false, with nothing changed, when one is outside the files or used already.
  */

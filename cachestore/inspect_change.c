@@ -1,0 +1,369 @@
+/*
+ * What changes a store that nobody has open: deliberate deletion, and the catalogue made again.
+ *
+ * Deletion must hold against a rebuild, which believes record headers. So headers go first, synced, and rows
+ * after them: a crash in between leaves rows whose records are misses, and whoever deletes again finds them.
+ * Eviction by the running store leaves headers in free chunks; those of the same records, tenants or paths
+ * are zeroed as well, or a rebuild would find there what is not to be found again. The purge epoch rises
+ * first, so that what is written later can be told from what was there before. Bytes of pages stay in free
+ * chunks until others are written over them; without a header nothing leads to them.
+ *
+ * Threads: an inspection belongs to one thread at a time.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cachestore/inspect_impl.h"
+#include "cachestore/list.h"
+
+enum { BATCH_ROWS = 256 };
+#define CATALOG_SHARE (8ull << 20)
+
+/* The catalogue for writing; what was open for reading is closed. */
+static int catalog_for_writing(struct cs_inspect *in, char *err, size_t err_len)
+{
+    char problem[256] = "";
+    catalog_close(in->catalog);
+    in->catalog = NULL;
+    if (!catalog_has_room(in->dir_fd, catalog_reserve_bytes(CATALOG_SHARE))) {
+        snprintf(err, err_len, "the file system is full");
+        return CS_EIO;
+    }
+    int rc = catalog_open(in->dir_fd, false, CATALOG_SHARE, &in->catalog, problem, sizeof problem);
+    if (rc != CS_OK)
+        snprintf(err, err_len, "cannot open the catalogue: %s", problem);
+    return rc;
+}
+
+static int failed(int rc, const char *what, char *err, size_t err_len)
+{
+    if (rc < 0)
+        snprintf(err, err_len, "cannot %s: %s", what, cs_strerror(rc));
+    return rc;
+}
+
+/* ---- which records go -------------------------------------------------------------------------------- */
+
+struct leftovers {
+    const struct cs_inspect *known;
+    struct cs_inspect found;
+};
+
+static int leftover_add(void *ctx, const struct fmt_record *r, const void *header)
+{
+    struct leftovers *l = ctx;
+    if (inspect_entry(l->known, r->id_nonce, r->id_sequence) != NULL)
+        return CS_OK;
+    return inspect_entry_add(&l->found, r, header);
+}
+
+/* Headers that no row names become entries too, and find their parents and children. */
+static int leftovers_load(struct cs_inspect *in)
+{
+    struct leftovers l = {.known = in};
+    int rc = inspect_scan_headers(in, leftover_add, &l);
+    for (uint32_t i = 0; i < l.found.n && rc == CS_OK; i++) {
+        if (in->n == NONE || !list_reserve((void **)&in->entries, &in->room, in->n, sizeof *in->entries)) {
+            rc = CS_ENOMEM;
+            break;
+        }
+        in->entries[in->n] = l.found.entries[i];
+        in->entries[in->n++].leftover = true;
+    }
+    free(l.found.entries);
+    if (rc == CS_OK)
+        rc = inspect_sort(in);
+    if (rc == CS_OK)
+        rc = inspect_scan_headers(in, inspect_header_adopts, in);
+    return rc;
+}
+
+static int by_place_order(const void *a, const void *b, void *ctx)
+{
+    const struct entry *entries = ctx;
+    const struct cs_span_info *x = &entries[*(const uint32_t *)a].info;
+    const struct cs_span_info *y = &entries[*(const uint32_t *)b].info;
+    if (x->first_position != y->first_position)
+        return x->first_position < y->first_position ? -1 : 1;
+    return inspect_compare_key(x->key, y->key);
+}
+
+/* What is wanted goes, whatever has the same key with it, and with `below` all that hangs below either.
+ * Parents lie before their children, so one pass by position sees them first. */
+static void mark(const struct cs_inspect *in, const uint32_t *by_place, bool below, bool *goes)
+{
+    for (uint32_t i = 0, end; i < in->n; i = end) {
+        bool any = false;
+        for (end = i; end < in->n && by_place_order(&by_place[i], &by_place[end], in->entries) == 0; end++) {
+            uint32_t parent = in->entries[by_place[end]].parent;
+            any = any || goes[by_place[end]] || (below && parent != NONE && goes[parent]);
+        }
+        for (uint32_t k = i; k < end; k++)
+            goes[by_place[k]] = any;
+    }
+}
+
+/* ---- headers ----------------------------------------------------------------------------------------- */
+
+static int zero_at(int fd, uint64_t offset, uint64_t bytes)
+{
+    static const uint8_t zeros[FMT_RECORD_ALIGN];
+    while (bytes > 0) {
+        size_t take = bytes < sizeof zeros ? bytes : sizeof zeros;
+        ssize_t n = pwrite(fd, zeros, take, (off_t)offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        offset += (uint64_t)n;
+        bytes -= (uint64_t)n;
+    }
+    return 0;
+}
+
+/* Zeroes the header of an entry, if it is there: what does not decode as this record cannot come back, and
+ * may be another's. */
+static int header_zero(const struct cs_inspect *in, const struct entry *e, int fd)
+{
+    char why[160];
+    uint8_t *header;
+    struct fmt_record r;
+    int rc = inspect_header_read(in, e, &header, &r, why, sizeof why);
+    if (rc == CS_OK &&
+        zero_at(fd, (uint64_t)e->first_run.first_chunk * in->store.chunk_bytes, r.header_bytes) < 0)
+        rc = CS_EIO;
+    free(header);
+    return rc == CS_ECORRUPT ? CS_OK : rc;
+}
+
+/* All of one volume, then a sync. */
+static int volume_zero(const struct cs_inspect *in, const bool *goes, uint32_t volume, char *err,
+                       size_t err_len)
+{
+    int fd = -1, rc = CS_OK;
+    for (uint32_t i = 0; i < in->n && rc == CS_OK; i++) {
+        if (!goes[i] || in->entries[i].first_run.volume != volume)
+            continue;
+        if (fd < 0 && (fd = volumes_open_buffered(&in->volumes, volume)) < 0) {
+            snprintf(err, err_len, "volume %u cannot be opened: %s", volume, strerror(-fd));
+            return CS_EIO;
+        }
+        rc = header_zero(in, &in->entries[i], fd);
+        if (rc != CS_OK)
+            snprintf(err, err_len, "a header in volume %u cannot be zeroed", volume);
+    }
+    if (fd >= 0 && fdatasync(fd) < 0 && rc == CS_OK) {
+        snprintf(err, err_len, "volume %u cannot be synced: %s", volume, strerror(errno));
+        rc = CS_EIO;
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* Goes on behind a volume that fails: as much as possible is zeroed. */
+static int headers_zero(const struct cs_inspect *in, const bool *goes, char *err, size_t err_len)
+{
+    int rc = CS_OK;
+    for (uint32_t volume = 0; volume < in->volumes.n_volumes; volume++) {
+        int one = volume_zero(in, goes, volume, err, err_len);
+        rc = rc == CS_OK ? one : rc;
+    }
+    for (uint32_t i = 0; i < in->n && rc == CS_OK; i++) {
+        if (goes[i] && in->entries[i].first_run.volume >= in->volumes.n_volumes) {
+            snprintf(err, err_len, "volume %u is missing", in->entries[i].first_run.volume);
+            rc = CS_EIO;
+        }
+    }
+    return rc;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+static int rows_delete(struct cs_inspect *in, const bool *goes, char *err, size_t err_len)
+{
+    int rc = catalog_for_writing(in, err, err_len);
+    if (rc == CS_ECORRUPT) /* the next open makes it again, from what headers there are */
+        return CS_OK;
+    for (uint32_t i = 0; i < in->n && rc == CS_OK; i++) {
+        const struct cs_span_info *s = &in->entries[i].info;
+        struct record_id id = {.nonce = s->record_id[0], .sequence = s->record_id[1]};
+        if (!goes[i] || in->entries[i].leftover)
+            continue;
+        catalog_delete(in->catalog, CATALOG_RECORD, id);
+        catalog_delete(in->catalog, CATALOG_USED, id);
+        catalog_delete_notes_of(in->catalog, id);
+        if (catalog_batch_rows(in->catalog) >= BATCH_ROWS)
+            rc = failed(catalog_commit(in->catalog, true), "delete rows", err, err_len);
+    }
+    return rc == CS_OK ? failed(catalog_commit(in->catalog, true), "delete rows", err, err_len) : rc;
+}
+
+int cs_inspect_evict(struct cs_inspect *in, int (*wanted)(void *ctx, const struct cs_span_info *span),
+                     void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len)
+{
+    memset(out, 0, sizeof *out);
+    bool readable = in->catalog != NULL;
+    int rc = failed(leftovers_load(in), "read the volumes", err, err_len);
+    uint32_t *by_place = malloc(((size_t)in->n + 1) * sizeof *by_place);
+    bool *goes = calloc((size_t)in->n + 1, sizeof *goes);
+    if (rc == CS_OK && (by_place == NULL || goes == NULL))
+        rc = failed(CS_ENOMEM, "evict", err, err_len);
+    if (rc != CS_OK)
+        goto out;
+    for (uint32_t i = 0; i < in->n; i++) {
+        by_place[i] = i;
+        goes[i] = wanted(ctx, &in->entries[i].info) != 0;
+    }
+    qsort_r(by_place, in->n, sizeof *by_place, by_place_order, in->entries);
+    mark(in, by_place, below, goes);
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < in->n; i++) {
+        const struct entry *e = &in->entries[i];
+        n += goes[i];
+        if (goes[i] && !e->leftover) {
+            *(e->info.checkpoint ? &out->checkpoints : &out->spans) += 1;
+            out->disk_bytes += e->info.disk_bytes;
+        }
+        out->leftovers += goes[i] && e->leftover;
+    }
+    if (n == 0)
+        goto out;
+    struct store_file raised = in->store;
+    raised.purge_epoch++;
+    rc = store_file_update(in->dir_fd, &raised, err, err_len);
+    if (rc != CS_OK)
+        goto out;
+    in->store = raised;
+    rc = headers_zero(in, goes, err, err_len);
+    /* Rows go all the same: nothing is served, and only a rebuild could bring back what could not be zeroed.
+     */
+    int rows = readable ? rows_delete(in, goes, err, err_len) : CS_OK;
+    if (rc == CS_OK)
+        rc = rows;
+out:
+    free(by_place);
+    free(goes);
+    return rc;
+}
+
+/* ---- the catalogue ----------------------------------------------------------------------------------- */
+
+struct header {
+    struct record_id id;
+    struct fmt_record_run one, *runs;
+    uint32_t n_runs;
+    bool kept;
+};
+
+struct rebuild {
+    struct cs_inspect *in;
+    struct header *headers;
+    size_t n, room;
+    int (*progress)(void *ctx, uint64_t n_headers);
+    void *ctx;
+};
+
+static int header_note(void *ctx, const struct fmt_record *r, const void *bytes)
+{
+    struct rebuild *b = ctx;
+    (void)bytes;
+    if (!list_reserve((void **)&b->headers, &b->room, b->n, sizeof *b->headers))
+        return CS_ENOMEM;
+    struct header *h = &b->headers[b->n];
+    *h = (struct header){
+        .id = {.nonce = r->id_nonce, .sequence = r->id_sequence}, .one = r->runs[0], .n_runs = r->n_runs};
+    if (r->n_runs > 1) {
+        h->runs = malloc(r->n_runs * sizeof *h->runs);
+        if (h->runs == NULL)
+            return CS_ENOMEM;
+        memcpy(h->runs, r->runs, r->n_runs * sizeof *h->runs);
+    }
+    b->n++;
+    return b->progress != NULL ? b->progress(b->ctx, b->n) : CS_OK;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct record_id *x = &((const struct header *)a)->id, *y = &((const struct header *)b)->id;
+    if (x->sequence != y->sequence)
+        return x->sequence > y->sequence ? -1 : 1;
+    return x->nonce > y->nonce ? -1 : x->nonce < y->nonce;
+}
+
+/* The newest owns a chunk; who misses one is dropped. */
+static void headers_claim(struct rebuild *b)
+{
+    if (b->n > 0)
+        qsort(b->headers, b->n, sizeof *b->headers, newest_first);
+    for (size_t i = 0; i < b->n; i++) {
+        struct header *h = &b->headers[i];
+        h->kept = volumes_claim(&b->in->volumes, h->runs != NULL ? h->runs : &h->one, h->n_runs);
+    }
+    for (size_t i = 0; i < b->n; i++) {
+        struct header *h = &b->headers[i];
+        if (h->kept)
+            volumes_release(&b->in->volumes, h->runs != NULL ? h->runs : &h->one, h->n_runs);
+    }
+}
+
+static int header_to_row(void *ctx, const struct fmt_record *r, const void *bytes)
+{
+    struct rebuild *b = ctx;
+    struct header key = {.id = {.nonce = r->id_nonce, .sequence = r->id_sequence}};
+    const struct header *h = bsearch(&key, b->headers, b->n, sizeof *b->headers, newest_first);
+    if (h == NULL || !h->kept)
+        return CS_OK;
+    catalog_put(b->in->catalog, CATALOG_RECORD, h->id, bytes, fmt_record_row_bytes(r));
+    if (catalog_batch_rows(b->in->catalog) < BATCH_ROWS)
+        return CS_OK;
+    return catalog_commit(b->in->catalog, false);
+}
+
+static int catalog_make(struct rebuild *b, char *err, size_t err_len)
+{
+    struct cs_inspect *in = b->in;
+    catalog_close(in->catalog);
+    in->catalog = NULL;
+    int rc = catalog_remove(in->dir_fd);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot remove the old catalogue: %s", strerror(-rc));
+        return CS_EIO;
+    }
+    rc = catalog_for_writing(in, err, err_len);
+    if (rc != CS_OK)
+        return rc == CS_ENOMEM ? rc : CS_EIO;
+    rc = inspect_scan_headers(in, header_to_row, b);
+    if (rc == CS_OK)
+        rc = catalog_commit(in->catalog, false);
+    if (rc == CS_OK) {
+        /* Last: a catalogue without this row is made again. */
+        uint64_t newest = b->n > 0 ? b->headers[0].id.sequence : 0;
+        catalog_store_put(in->catalog, in->store.uuid, (uint32_t)(newest >> SEQUENCE_EPOCH_BITS));
+        rc = catalog_commit(in->catalog, true);
+    }
+    return failed(rc, "write the catalogue", err, err_len);
+}
+
+int cs_inspect_rebuild(struct cs_inspect *in, int (*progress)(void *ctx, uint64_t n_headers), void *ctx,
+                       struct cs_rebuilt *out, char *err, size_t err_len)
+{
+    struct rebuild b = {.in = in, .progress = progress, .ctx = ctx};
+    memset(out, 0, sizeof *out);
+    int rc = inspect_scan_headers(in, header_note, &b);
+    if (rc < 0)
+        failed(rc, "read the volumes", err, err_len);
+    if (rc == CS_OK) {
+        headers_claim(&b);
+        rc = catalog_make(&b, err, err_len);
+    }
+    for (size_t i = 0; i < b.n; i++) {
+        *(b.headers[i].kept ? &out->records : &out->dropped) += 1;
+        free(b.headers[i].runs);
+    }
+    free(b.headers);
+    return rc;
+}
