@@ -189,7 +189,7 @@ class Admin(unittest.TestCase):
     def test_usage_and_bad_directories(self):
         os.mkdir(self.store)
         odd = os.path.join(self.top, "no\nsuch\tplace")
-        for arguments in [(), (self.store,), (self.store, "format"), (self.store, "status", "more"),
+        for arguments in [(), (self.store,), (self.store, "reformat"), (self.store, "status", "more"),
                           (self.store, "status", "--yaml"), (self.store, "status"), (odd, "ls")]:
             result = admin(*arguments)
             self.assertEqual(result.returncode, 2, arguments)

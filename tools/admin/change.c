@@ -1,0 +1,119 @@
+/*
+ * cachestore-admin evict, rebuild and format: what changes a store.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "tools/admin/admin.h"
+
+/* ---- evict ------------------------------------------------------------------------------------------- */
+
+struct choice {
+    const uint64_t *record; /* one of the three */
+    const struct cs_tenant *tenant;
+    bool all;
+};
+
+static int is_chosen(void *ctx, const struct cs_span_info *s)
+{
+    const struct choice *c = ctx;
+    if (c->record != NULL)
+        return memcmp(s->record_id, c->record, sizeof s->record_id) == 0;
+    return c->all || memcmp(&s->tenant, c->tenant, sizeof s->tenant) == 0;
+}
+
+int run_evict(struct cs_inspect *in, const struct options *o)
+{
+    struct cs_span_info span;
+    struct cs_tenant tenant;
+    uint32_t position;
+    struct choice choice = {.all = o->all};
+    int code = EXIT_FINE;
+    if ((o->word != NULL) + (o->tenant != NULL) + o->all != 1)
+        return complain("evict takes one of KEY, --tenant TENANT and --all");
+    if (o->word != NULL) {
+        code = find_record(in, o->word, &span, &position);
+        choice.record = span.record_id;
+    } else if (o->tenant != NULL) {
+        code = find_tenant(in, o->tenant, &tenant);
+        choice.tenant = &tenant;
+    }
+    if (code != EXIT_FINE)
+        return code;
+    struct cs_evicted gone;
+    char err[256] = "", a[32];
+    int rc = cs_inspect_evict(in, is_chosen, &choice, true, &gone, err, sizeof err);
+    if (rc != CS_OK)
+        return complain("not all of it is deleted, do it again: %s", err);
+    if (o->json)
+        printf("{\"spans\":%" PRIu64 ",\"checkpoints\":%" PRIu64 ",\"disk_bytes\":%" PRIu64
+               ",\"leftovers\":%" PRIu64 "}\n",
+               gone.spans, gone.checkpoints, gone.disk_bytes, gone.leftovers);
+    else
+        printf("evicted    %" PRIu64 " span%s, %" PRIu64 " checkpoint%s, %s; %" PRIu64
+               " header%s of earlier records\n",
+               gone.spans, plural(gone.spans), gone.checkpoints, plural(gone.checkpoints),
+               bytes_text(gone.disk_bytes, a), gone.leftovers, plural(gone.leftovers));
+    return gone.spans + gone.checkpoints + gone.leftovers > 0 ? EXIT_FINE : EXIT_NOT_FOUND;
+}
+
+/* ---- rebuild ----------------------------------------------------------------------------------------- */
+
+enum { STOP = 1 };
+
+static int on_header(void *ctx, uint64_t n_headers)
+{
+    const struct options *o = ctx;
+    if (stopped())
+        return STOP;
+    if (progress_due(o->every_s))
+        progress_line("%" PRIu64 " record headers found in the volumes", n_headers);
+    return 0;
+}
+
+int run_rebuild(struct cs_inspect *in, const struct options *o)
+{
+    struct cs_rebuilt made;
+    char err[256] = "";
+    stop_on_sigint();
+    int rc = cs_inspect_rebuild(in, on_header, (void *)o, &made, err, sizeof err);
+    progress_end();
+    if (rc == STOP) {
+        complain("stopped; nothing was changed");
+        return EXIT_STOPPED;
+    }
+    if (rc != CS_OK)
+        return complain("%s", err);
+    if (o->json)
+        printf("{\"records\":%" PRIu64 ",\"dropped\":%" PRIu64 "}\n", made.records, made.dropped);
+    else
+        printf("rebuilt    %" PRIu64 " record%s\n", made.records, plural(made.records));
+    if (!o->json && made.dropped > 0)
+        printf("dropped    %" PRIu64 ": newer records have their chunks\n", made.dropped);
+    return EXIT_FINE;
+}
+
+/* ---- format ------------------------------------------------------------------------------------------ */
+
+int run_format(const struct options *o)
+{
+    struct cs_inspect *in;
+    struct cs_store_info info;
+    char err[256] = "", a[32];
+    int rc = cs_format(o->dir, o->chunk_bytes, o->force, err, sizeof err);
+    if (rc == CS_OK)
+        rc = cs_inspect_open(o->dir, &in, err, sizeof err);
+    if (rc != CS_OK) {
+        complain("%s", err);
+        return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
+    }
+    cs_inspect_info(in, &info);
+    cs_inspect_close(in);
+    if (o->json)
+        printf("{\"uuid\":\"%s\",\"format_version\":%" PRIu32 ",\"chunk_bytes\":%" PRIu64 "}\n", info.uuid,
+               info.format_version, info.chunk_bytes);
+    else
+        printf("store      %s, format %" PRIu32 ", chunks of %s\n", info.uuid, info.format_version,
+               bytes_text(info.chunk_bytes, a));
+    return EXIT_FINE;
+}

@@ -1,0 +1,144 @@
+/*
+ * cachestore-admin verify and scrub: everything is read and every checksum checked. scrub says how far it is,
+ * and with --drop deletes what is damaged, so that it is computed and stored anew instead of being a miss for
+ * ever. SIGINT stops either after the record at hand.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/admin/admin.h"
+
+enum { STOP = 1 };
+
+struct check {
+    struct cs_inspect *in;
+    const struct options *o;
+    bool says_progress;
+    uint64_t n, checkpoints, bytes, bytes_in_all;
+    uint64_t (*damaged)[2]; /* record ids */
+    size_t n_damaged;
+};
+
+static void print_damage(const struct check *c, const struct cs_span_info *s, const char *why)
+{
+    char record[34], place[48];
+    if (c->o->json) {
+        printf("%s\n{\"record\":\"%s\",\"kind\":\"%s\",\"first_position\":%" PRIu32 ",\"tokens\":%" PRIu32
+               ",\"why\":\"",
+               c->n_damaged > 1 ? "," : "", record_text(s->record_id, record),
+               s->checkpoint ? "checkpoint" : "span", s->first_position, s->n_tokens);
+        print_escaped(stdout, why, true);
+        printf("\"}");
+    } else {
+        progress_end();
+        printf("damaged    %s, %s: ", record_text(s->record_id, record), place_text(s, place));
+        print_escaped(stdout, why, false);
+        printf("\n");
+    }
+}
+
+static int check_one(void *ctx, const struct cs_span_info *s)
+{
+    struct check *c = ctx;
+    char why[160], done[32], all[32];
+    if (stopped())
+        return STOP;
+    if (c->says_progress && progress_due(c->o->every_s))
+        progress_line("%s of %s read, %zu damaged", bytes_text(c->bytes, done),
+                      bytes_text(c->bytes_in_all, all), c->n_damaged);
+    int rc = cs_inspect_verify(c->in, s, why, sizeof why);
+    c->n++;
+    c->checkpoints += s->checkpoint;
+    c->bytes += s->payload_bytes;
+    if (rc == CS_OK || rc == CS_ENOMEM)
+        return rc;
+    void *grown = realloc(c->damaged, (c->n_damaged + 1) * sizeof *c->damaged);
+    if (grown == NULL)
+        return CS_ENOMEM;
+    c->damaged = grown;
+    memcpy(c->damaged[c->n_damaged++], s->record_id, sizeof *c->damaged);
+    print_damage(c, s, why);
+    return 0;
+}
+
+static int is_damaged(void *ctx, const struct cs_span_info *s)
+{
+    const struct check *c = ctx;
+    for (size_t i = 0; i < c->n_damaged; i++) {
+        if (memcmp(c->damaged[i], s->record_id, sizeof s->record_id) == 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* What --drop deletes: the damaged records alone; what is stored below them is found again with them. */
+static int drop(struct check *c, uint64_t *n_dropped)
+{
+    struct cs_evicted gone = {0};
+    char err[256] = "";
+    *n_dropped = 0;
+    if (!c->o->drop || c->n_damaged == 0)
+        return EXIT_FINE;
+    int rc = cs_inspect_evict(c->in, is_damaged, c, false, &gone, err, sizeof err);
+    *n_dropped = rc == CS_OK ? gone.spans + gone.checkpoints : 0;
+    return rc == CS_OK ? EXIT_FINE : complain("%s", err);
+}
+
+static int run_check(struct check *c)
+{
+    struct cs_store_info info;
+    bool json = c->o->json;
+    uint64_t dropped = 0;
+    cs_inspect_info(c->in, &info);
+    c->bytes_in_all = info.payload_bytes + info.checkpoint_bytes;
+    stop_on_sigint();
+    if (json)
+        printf("{\"catalogue\":\"%s\",\"damaged\":[", info.catalog_ok ? "ok" : "unreadable");
+    int rc = cs_inspect_spans(c->in, check_one, c), code = EXIT_FINE;
+    progress_end();
+    if (rc >= 0)
+        code = drop(c, &dropped);
+    if (json)
+        printf("%s],\"spans\":%" PRIu64 ",\"checkpoints\":%" PRIu64 ",\"read_bytes\":%" PRIu64
+               ",\"n_damaged\":%zu,\"dropped\":%" PRIu64 ",\"stopped\":%s}\n",
+               c->n_damaged > 0 ? "\n" : "", c->n - c->checkpoints, c->checkpoints, c->bytes, c->n_damaged,
+               dropped, rc == STOP ? "true" : "false");
+    if (rc < 0)
+        return complain("%s", cs_strerror(rc));
+    if (!json) {
+        char a[32];
+        if (!info.catalog_ok)
+            printf("catalogue  not readable: rebuilt at the next open, notes are lost\n");
+        printf("%s         %" PRIu64 " spans, %" PRIu64 " checkpoint%s, %s read, %zu damaged\n",
+               c->n_damaged == 0 ? "ok" : "--", c->n - c->checkpoints, c->checkpoints,
+               c->checkpoints == 1 ? "" : "s", bytes_text(c->bytes, a), c->n_damaged);
+        if (dropped > 0)
+            printf("dropped    %" PRIu64 "\n", dropped);
+        if (rc == STOP)
+            printf("stopped    the rest was not read\n");
+    }
+    if (code != EXIT_FINE)
+        return code;
+    if (c->n_damaged > 0 || !info.catalog_ok)
+        return EXIT_DAMAGE;
+    return rc == STOP ? EXIT_STOPPED : EXIT_FINE;
+}
+
+static int run(struct cs_inspect *in, const struct options *o, bool says_progress)
+{
+    struct check c = {.in = in, .o = o, .says_progress = says_progress};
+    int code = run_check(&c);
+    free(c.damaged);
+    return code;
+}
+
+int run_verify(struct cs_inspect *in, const struct options *o)
+{
+    return run(in, o, false);
+}
+
+int run_scrub(struct cs_inspect *in, const struct options *o)
+{
+    return run(in, o, true);
+}

@@ -1,0 +1,209 @@
+/*
+ * cachestore-admin DIR COMMAND: looks after a store that nobody has open. Built on cachestore.h alone; the
+ * commands are in the files beside this one.
+ *
+ * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, rebuild,
+ * format and scrub --drop change a store.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/admin/admin.h"
+
+static const char usage_line[] =
+    "usage: cachestore-admin DIR status|stats|ls|show|explain|verify|scrub|evict|rebuild|bench|format "
+    "[--json]; "
+    "--help says more";
+
+static const char usage_text[] =
+    "usage: cachestore-admin DIR COMMAND [--json]\n\n"
+    "  status                  what the store holds\n"
+    "  stats                   the same by model and tenant, paths, space, age\n"
+    "  ls                      one line a span or checkpoint, path by path\n"
+    "  show KEY                one record: ids, notes, chunks, what is above and below it\n"
+    "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
+    "          [--tenant TENANT] [--model MODEL]\n"
+    "  verify                  read everything and check every checksum\n"
+    "  scrub [--drop]          the same with progress; --drop deletes damaged records, to be stored anew\n"
+    "          [--every SECONDS]   between two lines of progress (1)\n"
+    "  evict KEY | --tenant TENANT | --all\n"
+    "                          delete a record and what is stored below it, all of a tenant, everything;\n"
+    "                          no rebuild brings it back\n"
+    "  rebuild [--every SECONDS]\n"
+    "                          make the catalogue again from record headers; notes are lost\n"
+    "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
+    "do\n"
+    "  format [--chunk SIZE] [--force]\n"
+    "                          make an empty store; --force replaces the one that is there\n\n"
+    "KEY: a key as ls prints it or its beginning, a record id, or the key of any position. TENANT: "
+    "'anonymous',\n"
+    "hex digits or their beginning. MODEL: a fingerprint or its beginning. SIZE takes K, M, G, T.\n\n"
+    "The store must not be in use. verify, scrub, rebuild and bench can be stopped with SIGINT.\n"
+    "Exit codes: 0 fine, 1 damage found, 2 usage, not a store, or it failed, 3 in use, 4 nothing like that "
+    "is\n"
+    "stored, 5 stopped.\n";
+
+enum option {
+    WORD = 1, /* takes one; needs one with NEEDS_WORD */
+    NEEDS_WORD = 2,
+    TENANT = 4,
+    MODEL = 8,
+    ALL = 16,
+    DROP = 32,
+    EVERY = 64,
+    CHUNK = 128,
+    FORCE = 256,
+    SIZE = 512,
+};
+
+static const struct command {
+    const char *name;
+    unsigned takes;
+    int (*run)(struct cs_inspect *in, const struct options *o); /* one of the two */
+    int (*run_alone)(const struct options *o);                  /* without an open store */
+} commands[] = {
+    {"status", 0, run_status, NULL},
+    {"stats", 0, run_stats, NULL},
+    {"ls", 0, run_ls, NULL},
+    {"show", WORD | NEEDS_WORD, run_show, NULL},
+    {"explain", WORD | TENANT | MODEL, run_explain, NULL},
+    {"verify", 0, run_verify, NULL},
+    {"scrub", DROP | EVERY, run_scrub, NULL},
+    {"evict", WORD | TENANT | ALL, run_evict, NULL},
+    {"rebuild", EVERY, run_rebuild, NULL},
+    {"bench", SIZE, run_bench, NULL},
+    {"format", CHUNK | FORCE, NULL, run_format},
+};
+
+static const struct command *command_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static bool parse_seconds(const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && *end == 0 && *out >= 0 && *out <= 86400;
+}
+
+/* Options that stand alone. */
+static bool take_flag(struct options *o, const char *name, unsigned *seen)
+{
+    const struct {
+        const char *name;
+        unsigned option;
+        bool *flag;
+    } flags[] = {{"--json", 0, &o->json},
+                 {"--all", ALL, &o->all},
+                 {"--force", FORCE, &o->force},
+                 {"--drop", DROP, &o->drop}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        if (strcmp(flags[i].name, name) != 0)
+            continue;
+        *flags[i].flag = true;
+        *seen |= flags[i].option;
+        return true;
+    }
+    return false;
+}
+
+/* Options with a value: 1 taken, 0 not one of them, -1 the value is bad. */
+static int take_value(struct options *o, const char *name, const char *value, unsigned *seen)
+{
+    bool good = value != NULL;
+    if (strcmp(name, "--tenant") == 0) {
+        o->tenant = value;
+        *seen |= TENANT;
+    } else if (strcmp(name, "--model") == 0) {
+        o->model = value;
+        *seen |= MODEL;
+    } else if (strcmp(name, "--every") == 0) {
+        good = good && parse_seconds(value, &o->every_s);
+        *seen |= EVERY;
+    } else if (strcmp(name, "--chunk") == 0) {
+        good = good && parse_size(value, &o->chunk_bytes) && o->chunk_bytes > 0;
+        *seen |= CHUNK;
+    } else if (strcmp(name, "--size") == 0) {
+        good = good && parse_size(value, &o->bytes) && o->bytes > 0;
+        *seen |= SIZE;
+    } else {
+        return 0;
+    }
+    return good ? 1 : -1;
+}
+
+/* Words in their order, options anywhere. NULL: it has complained. */
+static const struct command *parse(int argc, char **argv, struct options *o)
+{
+    const char *words[3] = {NULL};
+    size_t n_words = 0;
+    unsigned seen = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (arg[0] != '-' || strcmp(arg, "-") == 0) {
+            if (n_words == 3) {
+                complain("unexpected argument '%s'; %s", arg, usage_line);
+                return NULL;
+            }
+            words[n_words++] = arg;
+            continue;
+        }
+        if (take_flag(o, arg, &seen))
+            continue;
+        int taken = take_value(o, arg, i + 1 < argc ? argv[i + 1] : NULL, &seen);
+        if (taken <= 0) {
+            complain(taken < 0 ? "option '%s' needs a value that it can use; %s"
+                               : "unexpected argument '%s'; %s",
+                     arg, usage_line);
+            return NULL;
+        }
+        i++;
+    }
+    o->dir = words[0];
+    o->word = words[2];
+    const struct command *c = n_words >= 2 ? command_find(words[1]) : NULL;
+    if (c == NULL)
+        fprintf(stderr, "%s\n", usage_line);
+    else if ((o->word != NULL && (c->takes & WORD) == 0) ||
+             (o->word == NULL && (c->takes & NEEDS_WORD) != 0) || (seen & ~c->takes) != 0) {
+        complain("'%s' does not go with what is given; %s", c->name, usage_line);
+        return NULL;
+    }
+    return c;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.every_s = 1};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            fputs(usage_text, stdout);
+            return EXIT_FINE;
+        }
+    }
+    const struct command *c = parse(argc, argv, &o);
+    if (c == NULL)
+        return EXIT_USAGE;
+    int code;
+    if (c->run_alone != NULL) {
+        code = c->run_alone(&o);
+    } else {
+        struct cs_inspect *in;
+        char err[256] = "";
+        int rc = cs_inspect_open(o.dir, &in, err, sizeof err);
+        if (rc != CS_OK) {
+            complain("%s", err[0] != 0 ? err : cs_strerror(rc));
+            return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
+        }
+        code = c->run(in, &o);
+        cs_inspect_close(in);
+    }
+    if (fflush(stdout) != 0 || ferror(stdout))
+        code = code == EXIT_FINE ? EXIT_USAGE : code;
+    return code;
+}

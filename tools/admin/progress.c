@@ -1,0 +1,65 @@
+/* Long commands: lines of progress, and SIGINT that stops them in order. */
+#include <signal.h>
+#include <stdarg.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/admin/admin.h"
+
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
+void stop_on_sigint(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool stopped(void)
+{
+    return interrupted != 0;
+}
+
+bool progress_due(double every_s)
+{
+    static double last = -1;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    double now = (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+    if (last < 0)
+        last = now;
+    if (now - last < every_s)
+        return false;
+    last = now;
+    return true;
+}
+
+static bool line_open;
+
+void progress_line(const char *format, ...)
+{
+    bool terminal = isatty(STDERR_FILENO) != 0;
+    va_list args;
+    va_start(args, format);
+    if (terminal)
+        fprintf(stderr, "\r\033[K");
+    vfprintf(stderr, format, args);
+    va_end(args);
+    if (!terminal)
+        fputc('\n', stderr);
+    line_open = terminal;
+    fflush(stderr);
+}
+
+void progress_end(void)
+{
+    if (line_open)
+        fprintf(stderr, "\r\033[K");
+    line_open = false;
+}
