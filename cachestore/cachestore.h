@@ -188,6 +188,7 @@ int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens);
 /* One pointer a page, 4096-aligned, in the order of positions; the table is valid until the next grow,
  * publish or close of this sequence, the pages until its close. */
 void *const *cs_sequence_pages(const struct cs_sequence *q);
+/* Of those of the reused tokens and of grow; 0 until it has settled. */
 size_t cs_sequence_n_pages(const struct cs_sequence *q);
 
 /* ---- checkpoints: of models with windows or state only --------------------------------------------------
@@ -247,6 +248,7 @@ int cs_sequence_capture(struct cs_sequence *q, enum cs_boundary_kind kind, const
  * state_bytes in n_blocks of the stride; NULL at position 0 or without state. Copy them, then let them go:
  * until state_done (or close) they cannot be evicted. */
 void *const *cs_sequence_state(const struct cs_sequence *q, uint32_t *n_blocks);
+/* They have been copied; nothing happens where there are none. */
 void cs_sequence_state_done(struct cs_sequence *q);
 
 /* A note: small opaque bytes addressed by a caller's key, living and dying with the path they were published

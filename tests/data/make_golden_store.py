@@ -5,6 +5,7 @@ says of it. To be run again only when docs/format.md has a new version:
   tests/data/make_golden_store.py BUILD_FOLDER
 """
 import io
+import json
 import os
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def main():
         file.write(packed.getvalue())
     with open(os.path.join(HERE, "golden_store.json"), "wb") as file:
         file.write(listing)
-    print(f"{len(packed.getvalue())} bytes, {listing.count(b'record') // 2} records")
+    print(f"{len(packed.getvalue())} bytes, {len(json.loads(listing))} records")
 
 
 if __name__ == "__main__":

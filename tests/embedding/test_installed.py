@@ -62,6 +62,13 @@ class Installed(test_example.Example):
         shown = {line.split()[2] for line in symbols.splitlines()}
         self.assertEqual(shown, declared)
 
+    def test_every_function_is_described(self):
+        with open(self.header, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        bare = [line for above, line in zip(lines, lines[1:])
+                if re.match(r"[a-z].*\bcs_\w+\(", line) and not above.endswith("*/") and not line.endswith("*/")]
+        self.assertEqual(bare, [])
+
     def test_the_header_stands_alone_in_c_and_in_cpp(self):
         for language, standard in (("c", "c11"), ("c++", "c++11")):
             compiler = shutil.which("cc" if language == "c" else "c++")
