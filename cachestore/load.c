@@ -239,6 +239,12 @@ static struct span *link_span(struct loader *l, struct row *row)
         if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
             parent->first_position + (ordinal + 1) * pt != r->first_position)
             return NULL;
+        /* Headers of deleted records come back with a rebuild. One whose pages were stored anew since, cut in
+         * another way, must not stand beside them: what follows would be linked to it, and no walk gets
+         * there. */
+        if (ordinal + 1 < parent->n_pages &&
+            memcmp(parent->ids + (size_t)(ordinal + 1) * pt, r->ids, pt * sizeof *r->ids) == 0)
+            return NULL;
     }
     struct cs_key before = parent ? r->parent : key_seed(s->secret, s->fingerprint, &r->tenant);
     const struct cs_key *keys = l->keys + row->first_key;
