@@ -1,0 +1,336 @@
+/*
+ * The process that is killed: opens a store, looks every conversation up, then works until somebody or one of
+ * its own steps (witness.h) ends it. It says what it sees and judges only bytes; the driver (__main__.py)
+ * knows what must be there.
+ *
+ *   torture_child describe                      names of steps and counters
+ *   torture_child LOG DIR [name=number]... [die=STEP]
+ *
+ * Exit codes: 0 all operations done and closed; 3 something was wrong (the log says what); 4 the store is in
+ * use; 5 it does not open; 2 usage.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/torture/model.h"
+
+enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4 };
+
+/* ---- options ----------------------------------------------------------------------------------------- */
+
+#define OPTIONS(X)                                                                                           \
+    X(seed, 1)                                                                                               \
+    X(ops, 1000000) /* operations before it closes and ends */                                               \
+    X(close_ms, 10000)                                                                                       \
+    X(passes, 1) /* of look-ups, before it works */                                                          \
+    X(keys, 0)   /* it says the keys of all paths */                                                         \
+    X(reopen, 1) /* now and then, in the same process */                                                     \
+    X(wait, 0)   /* for a store that is in use */                                                            \
+    X(nth, 1)    /* how often `die` must be passed */                                                        \
+    X(page_tokens, 4)                                                                                        \
+    X(page_bytes, 4096)                                                                                      \
+    X(fingerprint, 1)                                                                                        \
+    X(stateful, 0)                                                                                           \
+    X(disk_bytes, 4 << 20)                                                                                   \
+    X(index_bytes, 4 << 20)                                                                                  \
+    X(arena_bytes, 1200 << 10)                                                                               \
+    X(chunk_bytes, 8192)                                                                                     \
+    X(extent_bytes, 256 << 10)                                                                               \
+    X(flush_bytes, 0)                                                                                        \
+    X(flush_interval_ms, 5)                                                                                  \
+    X(inflight_bytes, 0)
+#define FIELD(name, otherwise)   uint64_t name;
+#define DEFAULT(name, otherwise) .name = (otherwise),
+struct options {
+    OPTIONS(FIELD)
+    const char *log, *dir, *die;
+};
+
+static bool option_set(struct options *o, const char *text)
+{
+    const char *equals = strchr(text, '=');
+    if (equals == NULL)
+        return false;
+    size_t n = (size_t)(equals - text);
+    if (strncmp(text, "die=", 4) == 0) {
+        o->die = equals + 1;
+        return true;
+    }
+#define SET(field, otherwise)                                                                                \
+    if (n == sizeof #field - 1 && memcmp(text, #field, n) == 0) {                                            \
+        o->field = strtoull(equals + 1, NULL, 10);                                                           \
+        return true;                                                                                         \
+    }
+    OPTIONS(SET)
+    return false;
+}
+
+/* ---- what it says ------------------------------------------------------------------------------------ */
+
+#define COUNTERS(X)                                                                                          \
+    X(arena_bytes)                                                                                           \
+    X(pages_total)                                                                                           \
+    X(pages_free)                                                                                            \
+    X(pages_live)                                                                                            \
+    X(pages_cached)                                                                                          \
+    X(checkpoints)                                                                                           \
+    X(checkpoint_blocks)                                                                                     \
+    X(spans)                                                                                                 \
+    X(notes)                                                                                                 \
+    X(index_bytes)                                                                                           \
+    X(index_budget)                                                                                          \
+    X(disk_bytes)                                                                                            \
+    X(disk_budget)                                                                                           \
+    X(disk_spans)                                                                                            \
+    X(disk_checkpoints)                                                                                      \
+    X(pending_bytes)                                                                                         \
+    X(records_foreign)                                                                                       \
+    X(lookups)                                                                                               \
+    X(hits_full)                                                                                             \
+    X(hits_partial)                                                                                          \
+    X(publish_spans)                                                                                         \
+    X(publish_checkpoints)                                                                                   \
+    X(spans_written)                                                                                         \
+    X(checkpoints_written)                                                                                   \
+    X(evicted_device_spans)                                                                                  \
+    X(evicted_disk_spans)                                                                                    \
+    X(evicted_disk_checkpoints)                                                                              \
+    X(thinned_checkpoints)                                                                                   \
+    X(dropped_undurable)                                                                                     \
+    X(dropped_queue_full)                                                                                    \
+    X(dropped_index_full)                                                                                    \
+    X(dropped_disk_full)                                                                                     \
+    X(dropped_notes)                                                                                         \
+    X(corrupt_header)                                                                                        \
+    X(corrupt_tokens)                                                                                        \
+    X(corrupt_payload)                                                                                       \
+    X(io_errors)                                                                                             \
+    X(quarantined)
+#define NAME_COUNTER(name) puts("counter " #name);
+#define VALUE(name)        st.name,
+
+static void describe(void)
+{
+    witness_describe();
+    COUNTERS(NAME_COUNTER)
+    puts("counter disk_on");
+    puts("counter misses");
+}
+
+static void say_stats(const struct cs_store *s)
+{
+    struct cs_stats st;
+    cs_stats_get(s, &st);
+    uint64_t misses = 0;
+    for (int m = 0; m < CS_MISS_COUNT; m++)
+        misses += st.misses[m];
+    const uint64_t words[] = {COUNTERS(VALUE) st.disk_on, misses};
+    witness_say(W_STATS, words, sizeof words / sizeof words[0]);
+}
+
+static void say(enum witness_kind kind, uint64_t a, uint64_t b)
+{
+    const uint64_t words[] = {a, b};
+    witness_say(kind, words, 2);
+}
+
+static void on_log(void *ctx, enum cs_log_level level, const char *line)
+{
+    (void)ctx;
+    witness_text(W_LOG, level, line);
+}
+
+/* ---- what it does ------------------------------------------------------------------------------------ */
+
+struct worker {
+    const struct options *o;
+    struct geometry g;
+    struct cs_store *s;
+    uint64_t random;
+    struct turn live[N_LIVE];
+};
+
+static uint32_t dice(struct worker *w, uint32_t n)
+{
+    uint64_t x = w->random;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    w->random = x;
+    return (uint32_t)((x >> 11) % n);
+}
+
+static int store_begin(struct worker *w)
+{
+    const struct options *o = w->o;
+    struct cs_config c = {.page_tokens = (uint32_t)o->page_tokens,
+                          .page_bytes = o->page_bytes,
+                          .fingerprint = {(uint8_t)o->fingerprint},
+                          .window_groups = w->g.groups,
+                          .window_tokens = w->g.window,
+                          .state_bytes = w->g.state_blocks * o->page_bytes,
+                          .grid_tokens = w->g.grid,
+                          .checkpoint_grace_ms = o->stateful ? 3 : 0,
+                          .arena_bytes = o->arena_bytes,
+                          .index_bytes = o->index_bytes,
+                          .disk_dir = o->dir,
+                          .disk_bytes = o->disk_bytes,
+                          .span_bytes = 16 << 10,
+                          .chunk_bytes = o->chunk_bytes,
+                          .extent_bytes = o->extent_bytes,
+                          .flush_bytes = o->flush_bytes,
+                          .flush_interval_ms = (uint32_t)o->flush_interval_ms,
+                          .inflight_bytes = o->inflight_bytes,
+                          .log = on_log};
+    char err[300] = "";
+    int rc;
+    for (;;) {
+        say(W_OPENING, 0, 0);
+        rc = cs_open(&c, &w->s, err, sizeof err);
+        if (rc != CS_EBUSY || !o->wait)
+            break;
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    }
+    struct cs_stats st = {.disk_on = false};
+    if (rc == CS_OK)
+        cs_stats_get(w->s, &st);
+    else
+        witness_text(W_LOG, CS_LOG_WARN, err);
+    say(W_OPENED, (uint64_t)(int64_t)rc, st.disk_on);
+    return rc;
+}
+
+static void store_end(struct worker *w, uint32_t deadline_ms)
+{
+    for (int i = 0; i < N_LIVE; i++)
+        if (w->live[i].q != NULL)
+            turn_close(&w->live[i]);
+    say(W_CLOSING, deadline_ms, 0);
+    cs_close(w->s, deadline_ms);
+    say(W_CLOSED, 0, 0);
+}
+
+static void look_up(struct worker *w, struct turn *t, uint32_t path)
+{
+    uint32_t ids[PATH_TOKENS_MAX + 1];
+    turn_open(t, w->s, &w->g, path, path_ids(path, ids) + 1);
+}
+
+/* Every path, a few at once. */
+static void verify(struct worker *w)
+{
+    struct turn t[AT_ONCE];
+    for (uint32_t first = 0; first < N_PATHS; first += AT_ONCE) {
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            look_up(w, &t[i], first + i);
+            if (w->o->keys)
+                turn_say_keys(&t[i], W_KEYS, t[i].n / w->g.page_tokens);
+        }
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            turn_wait(&t[i]);
+            const uint64_t words[] = {t[i].path, t[i].reuse.tokens_device + t[i].reuse.tokens_disk,
+                                      t[i].reuse.tokens_matched, t[i].reuse.miss};
+            witness_say(W_LOOKUP, words, 4);
+        }
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            turn_close(&t[i]);
+    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    say(W_VERIFIED, (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000, 0);
+    say_stats(w->s);
+}
+
+/* Some conversations are asked for more often than others. */
+static uint32_t any_path(struct worker *w)
+{
+    return dice(w, 3) == 0 ? dice(w, N_PATHS / 6) : dice(w, N_PATHS);
+}
+
+/* One step of a conversation that is being served. */
+static void turn_go_on(struct worker *w, struct turn *t)
+{
+    if (t->q == NULL) {
+        uint32_t ids[PATH_TOKENS_MAX + 1], path = any_path(w);
+        turn_open(t, w->s, &w->g, path, 1 + dice(w, path_ids(path, ids)));
+        return;
+    }
+    if (dice(w, 16) == 0 || (!turn_poll(t) && dice(w, 4) == 0)) { /* the client has gone */
+        turn_close(t);
+        return;
+    }
+    if (!t->settled)
+        return;
+    uint32_t to = t->n_computed < t->n_prompt ? t->n_prompt : t->n_computed + 1 + dice(w, 20);
+    bool whole = turn_compute(t, to < t->n ? to : t->n, 1 + dice(w, 24));
+    if (!whole)
+        say(W_FULL_ARENA, 0, 0);
+    else if (dice(w, 2) == 0)
+        turn_capture(t);
+    turn_publish(t, dice(w, 3) == 0);
+    if (!whole || t->n_computed >= t->n || dice(w, 4) == 0)
+        turn_close(t);
+}
+
+static void work(struct worker *w)
+{
+    enum { FLUSH_MS = 20000 };
+    for (uint64_t i = 0; i < w->o->ops && !witness_nearly_full(); i++) {
+        uint32_t what = dice(w, 64);
+        if (what < 2) {
+            say(W_FLUSHED, (uint64_t)(int64_t)cs_flush(w->s, FLUSH_MS), 0);
+            say_stats(w->s);
+        } else if (what < 4) {
+            note_check(w->s, dice(w, N_PATHS));
+        } else if (what < 6) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000 + (long)dice(w, 4000000)}, NULL);
+        } else if (what == 6 && w->o->reopen && dice(w, 4) == 0) {
+            store_end(w, dice(w, 2) == 0 ? 0 : FLUSH_MS);
+            int rc = store_begin(w);
+            if (rc == CS_EBUSY) /* another process was waiting */
+                _exit(EXIT_BUSY);
+            if (rc != CS_OK)
+                witness_fail("it does not open again: %s", cs_strerror(rc));
+            verify(w);
+        } else {
+            turn_go_on(w, &w->live[dice(w, N_LIVE)]);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "describe") == 0) {
+        describe();
+        return 0;
+    }
+    struct options o = {OPTIONS(DEFAULT).log = argc > 2 ? argv[1] : NULL};
+    for (int i = 3; i < argc; i++)
+        if (!option_set(&o, argv[i]))
+            return 2;
+    if (argc < 3 || !witness_open(argv[1], o.die, (uint32_t)o.nth))
+        return 2;
+    o.dir = argv[2];
+    struct worker w = {.o = &o, .random = o.seed * 0x9e3779b97f4a7c15ull + 1};
+    w.g = (struct geometry){.page_tokens = (uint32_t)o.page_tokens,
+                            .page_bytes = o.page_bytes,
+                            .salt = o.fingerprint << 32 | o.page_bytes << 8 | o.page_tokens};
+    if (o.stateful) {
+        w.g.groups = 2;
+        w.g.window = 10;
+        w.g.state_blocks = 3;
+        w.g.grid = 8;
+    }
+    int rc = store_begin(&w);
+    if (rc != CS_OK)
+        return rc == CS_EBUSY ? EXIT_BUSY : EXIT_REFUSED;
+    for (uint64_t i = 0; i < o.passes; i++)
+        verify(&w);
+    work(&w);
+    store_end(&w, (uint32_t)o.close_ms);
+    say(W_DONE, 0, 0);
+    return 0;
+}

@@ -1,0 +1,407 @@
+"""One store's life under torture: processes that are killed, damage between them, and what the oracle makes of it."""
+import mmap
+import os
+import random
+import select
+import shutil
+import signal
+import time
+
+import damage
+from oracle import OPENED, Oracle, Violation, entries, read_log
+
+LOG_BYTES = 8 << 20
+LOGS_KEPT = 4
+PATIENCE_MS = 120000  # a process that is silent for so long hangs
+# How Debian's RocksDB ends a process when others took the last byte while it was opened (docs/decisions.md, 40).
+ROCKSDB_ASSERTION = "sync_without_flush_called_"
+CODES = {0: "done", 3: "failed", 4: "busy", 5: "refused"}
+
+# What a step needs before it comes: a way to damage the store, or a configuration.
+NEEDS = {"tier_rebuild": "catalog_removed", "catalog_remove": "catalog_unreadable", "unlinkat": "catalog_unreadable",
+         "store_file_create": "fresh", "renameat": "fresh", "mkdirat": "fresh", "foreign_evict": "foreign",
+         "ftruncate": "shrink", "tier_disk_settle": "shrink", "tier_disk_close": "close", "catalog_close": "close",
+         "volumes_close": "close", **dict.fromkeys(("tier_disk_delete", "tier_delete_take", "tier_group_send", "catalog_delete",
+                                                    "tier_deletes_end", "tier_record_end", "volumes_release", "volumes_trim"), "small")}
+DAMAGES = ("rot", "rot", "misplaced", "volume_zeroed", "volume_cut", "catalog_file", "catalog_file", "catalog_unreadable",
+           "catalog_removed", "catalog_removed", "catalog_of_earlier", "half_made_store_file")
+MIB = 1 << 20
+BUDGETS = (3 * MIB, 4 * MIB, 5 * MIB, 8 * MIB)
+
+
+class Process:
+    """A child and its log."""
+
+    def __init__(self, child, log_path, options, environment):
+        self.log_path = log_path
+        if not os.path.exists(log_path):
+            with open(log_path, "wb") as f:
+                f.truncate(LOG_BYTES)
+        with open(log_path, "r+b") as f:
+            self.log = mmap.mmap(f.fileno(), LOG_BYTES)
+        self.log[0:8] = bytes(8)
+        arguments = [child, log_path, options.pop("dir")] + [f"{name}={value}" for name, value in options.items()]
+        out = log_path + ".stderr"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self.pid = os.posix_spawn(child, arguments, environment, file_actions=[
+            (os.POSIX_SPAWN_OPEN, 1, out, flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)])
+        self.pidfd = os.pidfd_open(self.pid)
+        self.poll = select.poll()
+        self.poll.register(self.pidfd, select.POLLIN)
+        self.status = None
+
+    def ended(self, timeout_ms):
+        """Whether it ended by then."""
+        if self.status is None and self.poll.poll(timeout_ms):
+            _, self.status = os.waitpid(self.pid, 0)
+            os.close(self.pidfd)
+        return self.status is not None
+
+    def kill(self):
+        if self.status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            if not self.ended(PATIENCE_MS):
+                raise Violation("it does not even end by kill -9")
+
+    def has_said(self, kind):
+        used = int.from_bytes(self.log[0:8], "little")
+        if used == 0:
+            return False
+        words, _ = read_log(self.log, 0)
+        return any(k == kind for k, _ in entries(words))
+
+    def close(self):
+        self.kill()
+        self.log.close()
+
+    def verdict(self):
+        """How it ended: "killed" or a word of CODES; a crash is a violation."""
+        if os.WIFSIGNALED(self.status):
+            if os.WTERMSIG(self.status) == signal.SIGKILL:
+                return "killed"
+            if os.WTERMSIG(self.status) == signal.SIGABRT and ROCKSDB_ASSERTION in self.stderr():
+                return "aborted"
+            raise Violation(f"it crashed with signal {os.WTERMSIG(self.status)}: {self.stderr()}")
+        code = os.WEXITSTATUS(self.status)
+        if code not in CODES:
+            raise Violation(f"it ended with code {code}: {self.stderr()}")
+        return CODES[code]
+
+    def stderr(self):
+        with open(self.log_path + ".stderr", encoding="utf-8", errors="replace") as f:
+            return f.read()[-3000:]
+
+
+class Tools:
+    """What all episodes share."""
+
+    def __init__(self, child, steps, counters, folder, may_mount, environment):
+        self.child, self.steps, self.counters, self.folder = child, steps, counters, folder
+        self.may_mount, self.environment = may_mount, environment
+        self.typical_hits = {}  # of a step, in a process
+        self.verify_ms = 20.0
+
+
+class Episode:
+    def __init__(self, tools, seed, number, counts):
+        self.tools, self.counts = tools, counts
+        self.rng = random.Random(f"{seed}/{number}")
+        self.number = number
+        self.folder = os.path.join(tools.folder, f"episode-{number}")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+        self.stateful = number % 3 == 1
+        self.full = tools.may_mount and number % 8 == 5
+        self.chunk_bytes = self.rng.choice((4096, 8192, 16384))
+        self.disk_bytes = self.rng.choice(BUDGETS)
+        self.identities = [(1, 4, 4096), (2, 4, 4096), (1, 8, 8192)]  # fingerprint, page_tokens, page_bytes
+        self.identity = self.identities[0]
+        self.store = os.path.join(self.folder, "fs", "store")
+        self.filler = None
+        if self.full:
+            if not damage.mount_tmpfs(os.path.dirname(self.store), self.disk_bytes * 5 // 4):
+                raise RuntimeError("a mount was refused")
+            self.filler = damage.Filler(os.path.dirname(self.store))
+        else:
+            os.makedirs(os.path.dirname(self.store))
+        self.read_only = False
+        self.n_spawned = 0
+        self.loops, self.what = 0, []  # so far; what this one has done, for a message
+        self.oracle = None
+        self.renew()
+
+    def renew(self):
+        """A store from nothing."""
+        if self.oracle is not None:
+            self.count_totals()
+        shutil.rmtree(self.store, ignore_errors=True)
+        self.oracle = Oracle(self.tools.counters, lambda i: i[1], lambda i: 8 if self.stateful else 0)
+        self.damage = damage.Damage(self.store, self.oracle, self.chunk_bytes, self.rng)
+        self.damage.turn = self.rng.randrange(64)
+        self.known_keys = set()
+        self.opened_budget = 0
+        self.count("stores")
+
+    def count(self, what, n=1):
+        self.counts[what] = self.counts.get(what, 0) + n
+
+    def count_totals(self):
+        for name, n in self.oracle.totals.items():
+            self.count(name, n)
+
+    def end(self, keep):
+        self.count_totals()
+        if self.filler is not None:
+            self.filler.file.close()
+            if keep:  # the mount ends with this process
+                shutil.copytree(self.store, os.path.join(self.folder, "store"), dirs_exist_ok=True)
+            damage.unmount(os.path.dirname(self.store))
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- one loop
+
+    def options(self, **more):
+        rng = self.rng
+        options = {"dir": self.store, "seed": rng.randrange(1, 1 << 48), "fingerprint": self.identity[0],
+                   "page_tokens": self.identity[1], "page_bytes": self.identity[2], "stateful": int(self.stateful),
+                   "disk_bytes": self.disk_bytes, "chunk_bytes": self.chunk_bytes,
+                   "arena_bytes": rng.choice((320, 400, 800)) * self.identity[2],
+                   "extent_bytes": rng.choice((64 << 10, 256 << 10, MIB)), "flush_bytes": rng.choice((0, 128 << 10)),
+                   "flush_interval_ms": rng.choice((1, 5, 20)), "inflight_bytes": rng.choice((0, 256 << 10)),
+                   "passes": 2 if self.oracle.damaged or self.oracle.doubtful else 1,
+                   "keys": int(self.identity not in self.known_keys)}
+        options.update(more)
+        return options
+
+    def spawn(self, name="log", **more):
+        self.n_spawned += 1
+        name = f"{name}.{self.n_spawned % LOGS_KEPT}"
+        options = self.options(**more)
+        self.what.append(" ".join(f"{n}={v}" for n, v in options.items() if n != "dir"))
+        return Process(self.tools.child, os.path.join(self.folder, name), options, self.tools.environment)
+
+    def hear(self, process):
+        """Reads the log of a process that has ended. Returns its session."""
+        words, hits = read_log(process.log, len(self.tools.steps))
+        for step, n in zip(self.tools.steps, hits):
+            if n:
+                self.tools.typical_hits[step] = (3 * self.tools.typical_hits.get(step, n) + n) / 4
+        may_fail = self.full or self.read_only
+        shrinks = self.disk_bytes < self.opened_budget
+        session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail)
+        if session.ever_on:
+            self.opened_budget = self.disk_bytes
+        if session.verified:
+            self.count("verified after a kill or a close")
+            if not self.read_only:
+                self.known_keys.add(self.identity)
+        if session.rebuilt and session.opened:
+            self.count("catalogues rebuilt")
+        return session
+
+    def judge_size(self):
+        limit = max(self.opened_budget, self.disk_bytes)
+        size = damage.bytes_on_disk(self.store)
+        self.counts["largest store, per mille of its budget"] = max(
+            self.counts.get("largest store, per mille of its budget", 0), size * 1000 // limit)
+        if size > limit:
+            raise Violation(f"the files take {size} bytes of {limit}")
+
+    def change(self):
+        """Another configuration for the next process, now and then."""
+        rng = self.rng
+        if rng.random() < 0.15:
+            self.disk_bytes = rng.choice(BUDGETS)
+            self.count("budget changes")
+        if self.identity != self.identities[0] or rng.random() < 0.08:
+            other = rng.choice(self.identities)
+            if other != self.identity:
+                self.identity = other
+                self.count("fingerprint or page size changes")
+
+    def prepare(self, need):
+        """Whatever makes a step come that needs something."""
+        if need == "fresh":
+            self.renew()
+        elif need == "foreign":
+            self.identity = self.identities[(self.identities.index(self.identity) + 1) % len(self.identities)]
+            self.disk_bytes = BUDGETS[0]
+        elif need == "small":
+            self.disk_bytes = BUDGETS[0]
+        elif need == "shrink":
+            if self.disk_bytes == BUDGETS[0] or self.opened_budget <= BUDGETS[0]:
+                self.disk_bytes = BUDGETS[-1]
+                self.close_cleanly(ops=1500)
+            self.disk_bytes = BUDGETS[0]
+        elif need not in (None, "close") and getattr(self.damage, need)():
+            self.what.append(need)
+            self.count(f"damage: {need}")
+
+    def loop(self, step=None):
+        """Returns whether `step` was where it ended (True without one)."""
+        rng = self.rng
+        self.count("loops")
+        self.loops += 1
+        self.what = []
+        self.change()
+        if self.full:
+            self.filler.leave(64 * MIB)
+        if step is None:
+            if rng.random() < 0.3 and os.path.isdir(self.store):
+                self.prepare(rng.choice(DAMAGES))
+            if self.full:
+                self.filler.leave(rng.choice((0, 64 << 10, 300 << 10, MIB, 64 * MIB)))
+            if rng.random() < 0.02:
+                return self.read_only_loop()
+            if rng.random() < 0.06:
+                return self.two_processes()
+            kind = rng.random()
+            if kind < 0.45:
+                step = self.some_step()
+            elif kind < 0.55:
+                return self.close_cleanly()
+            else:
+                return self.kill_at_random()
+        return self.kill_at(step)
+
+    def some_step(self):
+        """Mostly one that is known to come."""
+        while True:
+            step = self.rng.choice(self.tools.steps)
+            if self.tools.typical_hits.get(step, 0) >= 1 or step.split(":")[0] in NEEDS or self.rng.random() < 0.1:
+                return step
+
+    def kill_at(self, step):
+        need = NEEDS.get(step.split(":")[0])
+        self.prepare(need)
+        nth = 1 + self.rng.randrange(max(1, int(self.tools.typical_hits.get(step, 1))))
+        ops = self.rng.randrange(20, 120) if need == "close" or self.rng.random() < 0.2 else 1000000
+        process = self.spawn(die=step, nth=nth, ops=ops, close_ms=self.rng.choice((0, 10000)))
+        try:
+            limit = self.tools.verify_ms * 8 + 150
+            start = time.monotonic()
+            while not process.ended(3) and (time.monotonic() - start) * 1000 < limit:
+                self.meanwhile()
+            at_step = process.ended(0)
+            process.kill()
+            if at_step and process.verdict() == "killed":
+                self.count("killed at a step")
+                self.count("at " + step)
+                self.judge(process)
+                return True
+            self.count("step did not come")
+            self.judge(process)
+            return False
+        finally:
+            process.close()
+
+    def meanwhile(self):
+        """While a process runs."""
+        self.judge_size()
+        if self.full and self.rng.random() < 0.3:
+            self.filler.leave(self.rng.choice((0, 0, 32 << 10, 200 << 10, MIB, 64 * MIB)))
+
+    def judge(self, process):
+        verdict = process.verdict()
+        session = self.hear(process)
+        if verdict == "refused":
+            raise Violation(f"the store does not open: code {session.code}: " + "; ".join(session.logs[-3:]))
+        if verdict == "done" and not session.done:
+            raise Violation("it ended before it was done: " + process.stderr())
+        if verdict == "aborted":
+            if not self.full:
+                raise Violation("RocksDB ended it: " + process.stderr())
+            self.count("ended by RocksDB when the file system was full")
+        if verdict == "busy":
+            raise Violation("nobody else has the store, and it is busy")
+        self.judge_size()
+        return session
+
+    def kill_at_random(self):
+        process = self.spawn()
+        try:
+            until = time.monotonic() + self.rng.random() * (2.5 * self.tools.verify_ms + 15) / 1000
+            began = time.monotonic()
+            while not process.ended(max(0, min(3, (until - time.monotonic()) * 1000))):
+                if time.monotonic() >= until:
+                    break
+                self.meanwhile()
+            process.kill()
+            self.count("killed at random")
+            session = self.judge(process)
+            if session.verified_us is not None:
+                ms = (session.verified_us / 1e6 - began) * 1000
+                self.tools.verify_ms = 0.9 * self.tools.verify_ms + 0.1 * ms
+        finally:
+            process.close()
+        return True
+
+    def close_cleanly(self, ops=None):
+        process = self.spawn(ops=ops or self.rng.randrange(200), close_ms=self.rng.choice((0, 50, 10000)))
+        try:
+            end = time.monotonic() + PATIENCE_MS / 1000
+            while not process.ended(5 if self.full else PATIENCE_MS):
+                if time.monotonic() > end:
+                    raise Violation(f"it hangs: {process.stderr()}")
+                self.meanwhile()
+            self.count("closed")
+            self.judge(process)
+        finally:
+            process.close()
+        return True
+
+    def two_processes(self):
+        """A second one finds the store busy, or takes it over from the one that is killed."""
+        takes_over = self.rng.random() < 0.5
+        first = self.spawn(reopen=0)
+        second = None
+        try:
+            end = time.monotonic() + PATIENCE_MS / 1000
+            while not first.has_said(OPENED) and not first.ended(1):
+                if time.monotonic() > end:
+                    raise Violation("it hangs while it opens")
+            second = self.spawn("log-2", wait=int(takes_over), ops=self.rng.randrange(60), keys=1)
+            if takes_over:
+                second.ended(self.rng.randrange(1, 30))
+                first.kill()
+            if not second.ended(PATIENCE_MS):
+                raise Violation("the second process hangs: " + second.stderr())
+            busy = second.verdict() == "busy"
+            first.kill()
+            session = self.judge(first)
+            if takes_over and busy:
+                raise Violation("the store of a process that is dead stays busy")
+            if not takes_over and not busy and session.ever_on:
+                raise Violation("two processes have the store open")
+            self.count("second process refused" if busy else "store taken over from a killed process")
+            if not busy:
+                self.judge(second)
+        finally:
+            first.close()
+            if second is not None:
+                second.close()
+        return True
+
+    def read_only_loop(self):
+        """Served without the disk, which is as it was afterwards."""
+        if not self.tools.may_mount or not os.path.isdir(self.store) or self.full:
+            return self.kill_at_random()
+        if not damage.make_read_only(self.store):
+            raise RuntimeError("a mount was refused")
+        self.read_only = True
+        try:
+            process = self.spawn(ops=self.rng.randrange(100), close_ms=0, keys=0)
+            try:
+                if not process.ended(PATIENCE_MS):
+                    raise Violation("it hangs on a read-only directory")
+                verdict, session = process.verdict(), self.hear(process)
+                if verdict != "done" or session.disk_on:
+                    raise Violation(f"on a read-only directory: {verdict}, disk {session.disk_on}: " + "; ".join(session.logs[-3:]))
+                self.count("read-only directory")
+            finally:
+                process.close()
+        finally:
+            self.read_only = False
+            damage.unmount(self.store)
+        return True
