@@ -88,6 +88,7 @@ class Run:
             with self.lock:
                 self.failure = self.failure or (
                     f"VIOLATION in episode {number}, loop {episode.loops} ({episode.what}): {failure}\n"
+                    f"  damage before, by loop: {', '.join(episode.history) or 'none'}\n"
                     f"  seed {self.seed}; again: python3 tests/torture --seed {self.seed} --episode {number} --child {self.tools.child}\n"
                     f"  kept: {episode.folder}" + ("" if isinstance(failure, Violation) else "\n" + traceback.format_exc()))
         finally:

@@ -126,6 +126,7 @@ class Episode:
             os.makedirs(os.path.dirname(self.store))
         self.read_only = False
         self.n_spawned = 0
+        self.history = []  # of damage
         self.loops, self.what = 0, []  # so far; what this one has done, for a message
         self.oracle = None
         self.renew()
@@ -236,6 +237,7 @@ class Episode:
             self.disk_bytes = BUDGETS[0]
         elif need not in (None, "close") and getattr(self.damage, need)():
             self.what.append(need)
+            self.history.append(f"{self.loops}: {need}")
             self.count(f"damage: {need}")
 
     def loop(self, step=None):

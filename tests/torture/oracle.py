@@ -73,6 +73,8 @@ class Oracle:
         self.paths = {}
         self.ever_durable, self.ever_published = set(), set()
         self.pristine = True  # the catalogue was never tampered with, nor made again
+        self.catalog_touched = False  # since the last process
+        self.rolled_back = False  # ... and opened without what was in it last
         self.damaged = False  # something was, and no process has come to the end of its look-ups since
         self.before = set()  # trusted before the catalogue was damaged, volumes untouched since
         self.totals = {"pages expected": 0, "pages hit": 0, "look-ups": 0, "records durable": 0, "records deleted": 0,
@@ -135,7 +137,7 @@ class Oracle:
                 self.doubt(record)
 
     def catalog_damaged(self):
-        self.damaged, self.pristine = True, False
+        self.damaged, self.pristine, self.catalog_touched = True, False, True
         for record in list(self.records.values()):
             if record.trusted:
                 self.before.add(record)
@@ -237,8 +239,10 @@ class Oracle:
                 s.logs.append(text_of(w))
             elif kind == FAILED:
                 raise Violation(text_of(w))
-        if not s.rebuilt:  # what has no row any more may be overwritten from here on
+        if self.catalog_touched and not s.rebuilt:  # what has no row any more may be overwritten from here on
             self.before = set()
+            self.rolled_back = True
+        self.catalog_touched = False
         return s
 
     def load(self, identity, w, rebuilt):
@@ -263,6 +267,11 @@ class Oracle:
         session.rebuilt = True
         loaded.clear()
         self.pristine = self.pristine and not self.records
+        if self.rolled_back:  # so were the ids of new records, and a deleted one may be the newest of its chunks
+            self.before = set()
+            for record in list(self.records.values()):
+                if record.trusted:
+                    self.doubt(record)
         for record in self.before:
             if record.doubtful:
                 self.trust(record)
