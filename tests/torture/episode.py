@@ -281,7 +281,7 @@ class Episode:
         ops = self.rng.randrange(20, 120) if need == "close" or self.rng.random() < 0.2 else 1000000
         process = self.spawn(die=step, nth=nth, ops=ops, close_ms=self.rng.choice((0, 10000)))
         try:
-            limit = self.tools.verify_ms * 8 + 150
+            limit = self.tools.verify_ms * 4 + 60
             start = time.monotonic()
             while not process.ended(3) and (time.monotonic() - start) * 1000 < limit:
                 self.meanwhile()
