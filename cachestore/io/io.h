@@ -32,7 +32,7 @@ struct io_op {
     struct io_op *next; /* the queue's */
     uint64_t left;      /* the queue's: bytes still to move */
     uint64_t begun_ns;  /* the queue's: when the engine took it on */
-    int result;         /* the queue's, between completion and done() */
+    int result;         /* the engine's between submit and completion, then the queue's until done() */
 };
 
 struct io_engine;
@@ -56,6 +56,8 @@ struct io_engine {
 
 /* An engine on io_uring. 0 or -errno; reason has one line. */
 int io_uring_engine_open(struct io_engine **out, char *reason, size_t reason_len);
+/* An engine of threads that read and write with plain system calls. As above. */
+int io_pread_engine_open(struct io_engine **out, char *reason, size_t reason_len);
 
 struct io;
 /* Takes the engine over, also on failure. NULL: out of memory. */
