@@ -76,6 +76,13 @@ struct cs_tenant {
 
 enum cs_log_level { CS_LOG_INFO, CS_LOG_WARN };
 
+/* How the disk tier reads and writes. */
+enum cs_io_engine {
+    CS_IO_AUTO,  /* io_uring where it can be had, else the threads; a log line says which and why */
+    CS_IO_URING, /* io_uring, or there is no disk tier */
+    CS_IO_PREAD, /* a small pool of threads */
+};
+
 struct cs_config {
     /* Geometry. A page holds page_tokens tokens in page_bytes bytes; its stride in the arena and on disk is
      * page_bytes rounded up to 4096. */
@@ -103,6 +110,7 @@ struct cs_config {
     uint64_t disk_bytes_a_day; /* of records written, so that the device endures; at most an hour's are saved
                                   up. 0: any number */
     uint32_t disk_min_tokens;  /* shorter paths are not written until they have grown; 0: all are */
+    enum cs_io_engine io_engine; /* 0: CS_IO_AUTO */
 
     /* Deadline of a restore: max(restore_deadline_ms, 3 x predicted); 0 switches it off. */
     uint32_t restore_deadline_ms;
@@ -119,13 +127,13 @@ struct cs_config {
     void *log_ctx;
 };
 
-/* Opens (creating it if need be) and serves at once. Where the disk tier cannot be had (io_uring refused,
- * directory read-only) the store opens without it and logs one line; a store in use (CS_EBUSY) or of another
- * format version (CS_EVERSION) is refused. err gets one line on failure. Blocks for the catalogue's rows,
- * never for payload. CS_EINVAL, CS_ENOMEM, CS_EIO (also: no random bytes), CS_EFORMAT beside these; *out is
- * NULL then. config may go afterwards, log and log_ctx must stay until cs_close: log is called from any
- * thread, with no lock held, and must not call the store. Threads started here inherit the caller's signal
- * mask. */
+/* Opens (creating it if need be) and serves at once. Where the disk tier cannot be had (directory read-only,
+ * io_uring asked for and refused) the store opens without it and logs one line; a store in use (CS_EBUSY) or
+ * of another format version (CS_EVERSION) is refused. err gets one line on failure. Blocks for the
+ * catalogue's rows, never for payload. CS_EINVAL, CS_ENOMEM, CS_EIO (also: no random bytes), CS_EFORMAT
+ * beside these; *out is NULL then. config may go afterwards, log and log_ctx must stay until cs_close: log is
+ * called from any thread, with no lock held, and must not call the store. Threads started here inherit the
+ * caller's signal mask. */
 int cs_open(const struct cs_config *config, struct cs_store **out, char *err, size_t err_len);
 /* Waits until everything published is durable or deadline_ms have passed. CS_OK, or CS_EIO with bytes still
  * pending (and going on). CS_OK at once without a disk tier. */
@@ -311,7 +319,7 @@ struct cs_stats {
     uint64_t spans, checkpoints, notes, index_bytes, index_budget;
     /* disk */
     bool disk_on;
-    const char *disk_engine; /* "uring"; "off" */
+    const char *disk_engine; /* "uring", "pread"; "off" */
     uint64_t disk_bytes, disk_budget, disk_spans, disk_checkpoints,
         pending_bytes;        /* disk_bytes: all on disk, catalogue included */
     uint64_t records_foreign; /* rows of another fingerprint: kept, counted in the budget, never served */

@@ -152,7 +152,7 @@ static int row_to_notes(void *ctx, const struct catalog_row *row)
 int inspect_scan_headers(const struct cs_inspect *in,
                          int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx)
 {
-    return volumes_scan_headers(&in->volumes, in->store.uuid, fn, ctx);
+    return volumes_scan_headers(&in->volumes, CS_IO_AUTO, in->store.uuid, fn, ctx);
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------- */
@@ -285,7 +285,7 @@ int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t 
     }
     in->dir_fd = -1;
     in->first_root = NONE;
-    char note[1], problem[256];
+    char problem[256];
     int rc = store_dir_lock(dir, false, &in->dir_fd, err, err_len);
     if (rc == CS_OK) {
         rc = store_file_read(in->dir_fd, &in->store, err, err_len);
@@ -294,7 +294,7 @@ int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t 
     }
     if (rc != CS_OK)
         goto fail;
-    rc = volumes_open(&in->volumes, in->dir_fd, in->store.chunk_bytes, in->store.chunk_bytes, true, note, 0);
+    rc = volumes_open(&in->volumes, in->dir_fd, in->store.chunk_bytes, in->store.chunk_bytes, true);
     if (rc < 0) {
         snprintf(err, err_len, "cannot open the volumes: %s", strerror(-rc));
         rc = CS_EIO;

@@ -184,6 +184,8 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
         what = "state_bytes, window_groups or window_tokens is out of range";
     else if (c->disk_dir && c->disk_bytes == 0)
         what = "disk_bytes must not be 0 with a disk_dir";
+    else if (c->io_engine > CS_IO_PREAD)
+        what = "io_engine is none of cs_io_engine";
     if (what)
         snprintf(err, err_len, "%s", what);
     return what ? CS_EINVAL : CS_OK;

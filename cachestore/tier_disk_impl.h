@@ -121,12 +121,13 @@ struct tier_stats {
         catalog_bytes, memory_bytes;
 };
 
-/* Makes the I/O thread's engine; called on that thread. 0 or -errno with a reason. */
-typedef int tier_engine_open(struct io_engine **out, char *reason, size_t reason_len);
+/* Makes the I/O thread's engine; called on that thread. As io_engine_open, which it is but for tests. */
+typedef int tier_engine_open(enum cs_io_engine kind, struct io_engine **out, char *reason, size_t reason_len);
 
 struct tier_disk {
     /* Fixed after open. */
     tier_engine_open *engine_open;
+    enum cs_io_engine engine_kind;
     struct store_file store;
     uint8_t fingerprint[32];
     uint32_t page_tokens, chunk_bytes;
@@ -153,9 +154,9 @@ struct tier_disk {
     bool in_kick, in_close, io_sleeps, catalog_stop;
     uint64_t close_at_ms;
     struct group *to_catalog, **to_catalog_tail, *from_catalog;
-    bool deletes_idle; /* none is asked for, under way or waiting for a read */
-    int io_started;    /* 0 not yet, 1 yes, -1 failed: start_reason says why */
-    char start_reason[160];
+    bool deletes_idle;      /* none is asked for, under way or waiting for a read */
+    int io_started;         /* 0 not yet, 1 yes, -1 failed */
+    char start_reason[160]; /* why it is this engine, or why there is none */
 
     /* Any thread. */
     atomic_int_fast64_t committed; /* bytes of own records, queued ones included, deleted ones not */
@@ -182,7 +183,7 @@ struct tier_disk {
     uint64_t deletes_at_ms;    /* after one that failed: when they are tried again */
     unsigned n_dying;          /* records whose chunks will be free once deletes and reads have ended */
     bool flushing, deleting, kick, closing, cancel_all;
-    bool notes_dropped_said;
+    bool notes_dropped_said, buffered_said;
     bool flush_timer;
     bool retry; /* writes were refused: an empty group finds out whether the catalogue can be written again */
     uint64_t flush_at_ms, retry_at_ms;
@@ -243,6 +244,8 @@ void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chu
 /* The data of a write is in the volumes, or has failed. */
 void tier_write_landed(struct transfer *x);
 
+/* Says once that volumes are read and written buffered, where they are. */
+void tier_say_buffered(struct tier_disk *t);
 /* A write that ends without a row. */
 void tier_transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks);
 /* To the catalogue thread. */
@@ -281,7 +284,7 @@ int tier_rows_load(struct tier_disk *t, const struct tier_disk_events *events, c
 int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len);
 /* Scans all volumes for record headers; fn gets those that are whole and lie where they say. Used by
  * inspection, too. 0 or a CS_E code. */
-int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
+int volumes_scan_headers(const struct volumes *v, enum cs_io_engine kind, const uint8_t store_uuid[16],
                          int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx);
 
 #endif

@@ -2,7 +2,7 @@
  * The I/O thread of the disk tier.
  *
  * One turn takes the inbox, ends what the catalogue has committed, begins reads, then writes,
- * then a flush if one is due, and sleeps in the ring until a request completes, somebody wakes it or the
+ * then a flush if one is due, and sleeps in the engine until a request completes, somebody wakes it or the
  * flush timer runs out.
  *
  * A flush is a group: the records whose data has landed since the last one, and the note rows and use times
@@ -496,11 +496,20 @@ static void publish_counters(struct tier_disk *t)
     atomic_store_explicit(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes), memory_order_relaxed);
 }
 
-static int ring_open(struct tier_disk *t)
+void tier_say_buffered(struct tier_disk *t)
+{
+    if (t->volumes.direct || t->buffered_said)
+        return;
+    t->buffered_said = true;
+    tier_log(t, CS_LOG_INFO,
+             "disk cache: O_DIRECT is refused by this file system; volumes are read and written buffered");
+}
+
+static int engine_start(struct tier_disk *t)
 {
     struct io_engine *engine;
     char reason[sizeof t->start_reason] = "";
-    int rc = t->engine_open(&engine, reason, sizeof reason);
+    int rc = t->engine_open(t->engine_kind, &engine, reason, sizeof reason);
     struct io *io = rc == 0 ? io_open(engine, t->inflight_bytes) : NULL;
     pthread_mutex_lock(&t->lock);
     t->io = io;
@@ -514,7 +523,7 @@ static int ring_open(struct tier_disk *t)
 void *tier_io_main(void *arg)
 {
     struct tier_disk *t = arg;
-    if (ring_open(t) != 0)
+    if (engine_start(t) != 0)
         return NULL;
     /* The opener owns everything until it serves; it says so through the inbox. */
     pthread_mutex_lock(&t->lock);
@@ -527,6 +536,7 @@ void *tier_io_main(void *arg)
             cancel_everything(t);
         move_reads_begin(t);
         bool more = writes_begin(t);
+        tier_say_buffered(t); /* the first volume may just have been made */
         foreign_fit(t);
         tier_deletes_send(t);
         if (flush_due(t) || retry_due(t))

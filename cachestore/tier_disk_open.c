@@ -88,6 +88,7 @@ static int start_io(struct tier_disk *t, char *err, size_t err_len)
         return CS_EIO;
     }
     t->io_thread_runs = true;
+    tier_log(t, CS_LOG_INFO, "disk cache: I/O engine %s: %s", io_engine_name(t->io), t->start_reason);
     return CS_OK;
 }
 
@@ -142,6 +143,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
     pthread_condattr_destroy(&monotonic);
     t->dir_fd = -1;
     t->engine_open = engine_open;
+    t->engine_kind = config->io_engine;
     t->in_reads_tail = &t->in_reads;
     t->in_writes_tail = &t->in_writes;
     t->in_rows_tail = &t->in_rows;
@@ -151,7 +153,6 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
     t->rows_tail = &t->rows;
     t->log = config->log;
     t->log_ctx = config->log_ctx;
-    char note[160];
     int rc = store_dir_lock(config->disk_dir, true, &t->dir_fd, err, err_len);
     if (rc == CS_ENOTFOUND)
         rc = CS_EIO;
@@ -168,7 +169,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
     if (rc != CS_OK)
         goto fail;
     rc = volumes_open(&t->volumes, t->dir_fd, t->chunk_bytes, or_default(config->extent_bytes, 1u << 30),
-                      false, note, sizeof note);
+                      false);
     if (rc < 0) {
         snprintf(err, err_len, "cannot open the volumes: %s", strerror(-rc));
         rc = CS_EIO;
@@ -184,8 +185,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         rc = CS_EIO;
         goto fail;
     }
-    if (note[0] != 0)
-        tier_log(t, CS_LOG_INFO, "disk cache: %s", note);
+    tier_say_buffered(t);
     uint64_t catalog_bytes = catalog_disk_bytes(t->dir_fd);
     atomic_store(&t->stats.catalog_bytes, catalog_bytes);
     atomic_store(&t->limit, (int64_t)tier_volume_limit(t, catalog_bytes));
@@ -213,5 +213,5 @@ fail:
 int tier_disk_open(const struct cs_config *config, const struct tier_disk_events *events,
                    struct tier_disk **out, uint8_t secret[16], char *err, size_t err_len)
 {
-    return tier_disk_open_with(config, events, io_uring_engine_open, out, secret, err, err_len);
+    return tier_disk_open_with(config, events, io_engine_open, out, secret, err, err_len);
 }

@@ -77,18 +77,19 @@ static void scan_look(struct scan_slot *s)
         free(whole);
 }
 
-int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
+int volumes_scan_headers(const struct volumes *v, enum cs_io_engine kind, const uint8_t store_uuid[16],
                          int (*fn)(void *ctx, const struct fmt_record *r, const void *header), void *ctx)
 {
     struct header_scan scan = {.v = v, .store_uuid = store_uuid, .fn = fn, .ctx = ctx};
     struct io_engine *engine;
-    struct io *io = NULL;
     char reason[160];
-    if (io_uring_engine_open(&engine, reason, sizeof reason) == 0)
-        io = io_open(engine, (uint64_t)SCAN_DEPTH * FMT_RECORD_ALIGN);
+    int rc = io_engine_open(kind, &engine, reason, sizeof reason);
+    if (rc != 0)
+        return rc == -ENOMEM ? CS_ENOMEM : CS_EIO;
+    struct io *io = io_open(engine, (uint64_t)SCAN_DEPTH * FMT_RECORD_ALIGN);
     struct scan_slot *slots = calloc(SCAN_DEPTH, sizeof *slots);
     uint8_t *buffers = aligned_alloc(FMT_RECORD_ALIGN, SCAN_DEPTH * FMT_RECORD_ALIGN);
-    if (slots == NULL || buffers == NULL) {
+    if (io == NULL || slots == NULL || buffers == NULL) {
         scan.rc = CS_ENOMEM;
         goto out;
     }
@@ -111,14 +112,9 @@ int volumes_scan_headers(const struct volumes *v, const uint8_t store_uuid[16],
                                        .bytes = FMT_RECORD_ALIGN,
                                        .done = scan_done,
                                        .ctx = s};
-                if (io != NULL) {
-                    io_add(io, &s->op);
-                } else { /* no io_uring: inspection goes on, one read after the other */
-                    ssize_t got = pread(s->op.fd, s->buffer, FMT_RECORD_ALIGN, (off_t)s->op.offset);
-                    s->result = got == FMT_RECORD_ALIGN ? 0 : -EIO;
-                }
+                io_add(io, &s->op);
             }
-            while (io != NULL && io_pending(io) > 0)
+            while (io_pending(io) > 0)
                 io_run(io, -1);
             for (uint32_t i = 0; i < batch && scan.rc == 0; i++)
                 scan_look(&slots[i]);
@@ -163,7 +159,7 @@ int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
     struct rebuild b = {.catalog = t->catalog};
-    rc = volumes_scan_headers(&t->volumes, t->store.uuid, rebuild_one, &b);
+    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_one, &b);
     if (rc == CS_OK)
         rc = catalog_commit(t->catalog, true);
     if (rc != CS_OK) {

@@ -30,7 +30,7 @@ static bool direct_usable(int fd)
 
 /* -1 with errno. Direct and buffered I/O never mix on one file: once refused, all volumes are opened
  * buffered. */
-static int volume_open_file(struct volumes *v, uint32_t index, int extra, char *note, size_t note_len)
+static int volume_open_file(struct volumes *v, uint32_t index, int extra)
 {
     char name[24];
     volume_name(name, index);
@@ -44,9 +44,6 @@ static int volume_open_file(struct volumes *v, uint32_t index, int extra, char *
         if (fd >= 0)
             close(fd);
         v->direct = false;
-        if (note_len > 0)
-            snprintf(note, note_len,
-                     "O_DIRECT is refused by this file system; volumes are read and written buffered");
         flags &= ~O_EXCL;
     }
     return openat(v->dir_fd, name, flags, 0600);
@@ -63,8 +60,7 @@ static int volume_append(struct volumes *v, int fd)
     return 0;
 }
 
-int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only,
-                 char *note, size_t note_len)
+int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only)
 {
     memset(v, 0, sizeof *v);
     v->dir_fd = dir_fd;
@@ -75,8 +71,6 @@ int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t e
     v->extent_chunks = extent_chunks == 0           ? 1
                        : extent_chunks > (1u << 24) ? 1u << 24
                                                     : (uint32_t)extent_chunks;
-    if (note_len > 0)
-        note[0] = 0;
 
     /* A gap in the numbers is a volume that was lost: keep its place, or the ones behind it would be
      * renumbered. */
@@ -89,7 +83,7 @@ int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t e
     }
     int rc = 0;
     for (uint32_t i = 0; i < last; i++) {
-        int fd = volume_open_file(v, i, 0, note, note_len);
+        int fd = volume_open_file(v, i, 0);
         if (fd < 0 && errno != ENOENT) {
             rc = -errno;
             goto fail;
@@ -247,8 +241,7 @@ static int volume_begin(struct volumes *v)
 {
     if (v->n_volumes == VOLUME_COUNT_MAX)
         return -ENOSPC;
-    char unused[1];
-    int fd = volume_open_file(v, v->n_volumes, O_CREAT | O_EXCL, unused, 0);
+    int fd = volume_open_file(v, v->n_volumes, O_CREAT | O_EXCL);
     if (fd < 0)
         return -errno;
     int rc = fsync(v->dir_fd) < 0 ? -errno : volume_append(v, fd);

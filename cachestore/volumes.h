@@ -33,15 +33,13 @@ struct volumes {
     uint64_t limit_bytes;
     uint64_t reserve_bytes; /* of the file system, left to others by growth */
     bool read_only;
-    bool direct; /* O_DIRECT was granted */
+    bool direct; /* no file system has refused O_DIRECT so far */
     struct volume *volume;
     uint32_t n_volumes;
 };
 
-/* Opens what is there; dir_fd stays the caller's. note (may be empty afterwards) gets one line where O_DIRECT
- * was refused. 0 or -errno. */
-int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only,
-                 char *note, size_t note_len);
+/* Opens what is there; dir_fd stays the caller's. 0 or -errno. */
+int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only);
 void volumes_close(struct volumes *v);
 /* A descriptor of one volume for buffered writes, the caller's to close; where v itself was opened read_only.
  * -errno. */

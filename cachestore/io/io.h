@@ -54,7 +54,10 @@ struct io_engine {
     uint64_t sqes, submissions; /* requests, and system calls that handed some over */
 };
 
-/* An engine on io_uring. 0 or -errno; reason has one line. */
+/* The engine that a configuration asks for. 0 or -errno; reason gets one line in both cases: why it is this
+ * engine, or why there is none. */
+int io_engine_open(enum cs_io_engine kind, struct io_engine **out, char *reason, size_t reason_len);
+/* An engine on io_uring. 0, or -errno with a reason. */
 int io_uring_engine_open(struct io_engine **out, char *reason, size_t reason_len);
 /* An engine of threads that read and write with plain system calls. As above. */
 int io_pread_engine_open(struct io_engine **out, char *reason, size_t reason_len);

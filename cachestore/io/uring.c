@@ -182,6 +182,31 @@ static const struct io_engine_ops uring_ops = {
     .close = uring_close,
 };
 
+/* Whether the ring does what this file asks of it: kernels and sandboxes exist that let one be made, and then
+ * know no reads or refuse the call that waits. 0 or -errno. */
+static int ring_try(struct io_uring *ring)
+{
+    static const int needed[] = {IORING_OP_READ, IORING_OP_READV, IORING_OP_WRITEV, IORING_OP_FSYNC};
+    struct io_uring_probe *probe = io_uring_get_probe_ring(ring);
+    bool all = probe != NULL;
+    for (size_t i = 0; all && i < sizeof needed / sizeof *needed; i++)
+        all = io_uring_opcode_supported(probe, needed[i]);
+    io_uring_free_probe(probe);
+    if (!all)
+        return -EOPNOTSUPP;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int rc;
+    do {
+        rc = io_uring_submit_and_wait(ring, 1);
+    } while (rc == -EINTR);
+    struct io_uring_cqe *cqe;
+    if (rc >= 0)
+        rc = io_uring_peek_cqe(ring, &cqe);
+    if (rc == 0)
+        io_uring_cqe_seen(ring, cqe);
+    return rc;
+}
+
 int io_uring_engine_open(struct io_engine **out, char *reason, size_t reason_len)
 {
     *out = NULL;
@@ -204,6 +229,11 @@ int io_uring_engine_open(struct io_engine **out, char *reason, size_t reason_len
         io_uring_queue_init(RING_ENTRIES, &u->ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
     if (rc == -EINVAL)
         rc = io_uring_queue_init(RING_ENTRIES, &u->ring, 0);
+    if (rc == 0) {
+        rc = ring_try(&u->ring);
+        if (rc < 0)
+            io_uring_queue_exit(&u->ring);
+    }
     if (rc < 0) {
         snprintf(reason, reason_len, "io_uring is refused here: %s%s", strerror(-rc),
                  rc == -EPERM || rc == -ENOSYS

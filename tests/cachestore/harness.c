@@ -1,5 +1,6 @@
 /* Shared parts of the store's tests (see harness.h). */
 #include "tests/cachestore/harness.h"
+#include "tests/support/io_engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@ struct cs_config tiny_config(uint32_t arena_pages)
                               .page_bytes = PAGE,
                               .arena_bytes = (uint64_t)arena_pages * PAGE,
                               .index_bytes = 1 << 20,
+                              .io_engine = test_io_engine(),
                               .span_bytes = SPAN_BYTES,
                               .chunk_bytes = PAGE};
 }

@@ -1,5 +1,6 @@
 /* See harness.h. */
 #include "tests/disk/harness.h"
+#include "tests/support/io_engine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +59,7 @@ static void on_log(void *ctx, enum cs_log_level level, const char *line)
     pthread_mutex_lock(&r->lock);
     if (level == CS_LOG_WARN)
         r->n_warnings++;
+    r->n_watched += r->watch != NULL && strstr(line, r->watch) != NULL;
     snprintf(r->last_log, sizeof r->last_log, "%s", line);
     pthread_mutex_unlock(&r->lock);
 }
@@ -73,7 +75,7 @@ void rig_init_in_memory(struct rig *r, bool in_memory)
     bool memory = r->in_memory && access("/dev/shm", W_OK) == 0;
     snprintf(r->dir, sizeof r->dir, "%sdisk-test-XXXXXX", memory ? "/dev/shm/" : "");
     assert_non_null(mkdtemp(r->dir));
-    r->engine_open = io_uring_engine_open;
+    r->engine_open = io_engine_open;
     r->refuse_number = UINT32_MAX;
     r->refuse_with = 1;
     r->config = (struct cs_config){.page_tokens = PT,
@@ -82,6 +84,7 @@ void rig_init_in_memory(struct rig *r, bool in_memory)
                                    .arena_bytes = 1 << 20,
                                    .disk_dir = r->dir,
                                    .disk_bytes = 16 << 20,
+                                   .io_engine = test_io_engine(),
                                    .chunk_bytes = CHUNK,
                                    .extent_bytes = EXTENT,
                                    .flush_interval_ms = 20,

@@ -36,7 +36,7 @@ struct rig {
     bool in_memory;
     struct cs_config config;
     struct tier_disk *tier;
-    tier_engine_open *engine_open; /* io_uring's, unless a test puts another here */
+    tier_engine_open *engine_open; /* io_engine_open, unless a test puts another here */
     uint8_t secret[16];
     struct seen_span *seen;
     size_t n_seen;
@@ -48,6 +48,8 @@ struct rig {
     bool takes_any_row;     /* on_span checks nothing */
     char last_log[256];
     unsigned n_warnings;
+    const char *watch; /* lines of the log that contain it are counted */
+    unsigned n_watched;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned n_done; /* completions so far */

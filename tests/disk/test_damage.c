@@ -5,19 +5,12 @@
 #include "tests/disk/harness.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cachestore/catalog.h"
@@ -501,45 +494,9 @@ static void test_of_two_rows_for_a_chunk_the_newest_keeps_it(void **state)
     rig_destroy(&r);
 }
 
-/* In a child process without io_uring_setup: CS_EIO and a reason, not a crash. */
-static int without_uring(struct rig *r)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = sizeof filter / sizeof *filter, .filter = filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
-        return 77;
-    char err[256] = "";
-    int rc = rig_try_open(r, err, sizeof err);
-    return rc == CS_EIO && strstr(err, "io_uring") != NULL ? 0 : 1;
-}
-
-static void test_refused_io_uring_is_an_error_with_a_reason(void **state)
-{
-    (void)state;
-    struct rig r;
-    rig_init_in_memory(&r, true);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(without_uring(&r));
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) != 77)
-        assert_int_equal(WEXITSTATUS(status), 0);
-    rig_destroy(&r);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused_io_uring_is_an_error_with_a_reason),
         cmocka_unit_test(test_any_changed_byte_is_a_miss_of_its_record_only),
         cmocka_unit_test(test_misplaced_and_stale_records_are_misses),
         cmocka_unit_test(test_volume_cut_short_loses_only_what_it_held),

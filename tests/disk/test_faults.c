@@ -1,5 +1,5 @@
 /*
- * Faults of the device, put between the tier and io_uring by an engine that wraps it: failed syncs, failed
+ * Faults of the device, put between the tier and its engine by one that wraps it: failed syncs, failed
  * reads and writes, reads that take their time. Whatever fails is a failed write or a miss; what was durable
  * stays so.
  */
@@ -89,12 +89,12 @@ static const struct io_engine_ops faulty_ops = {.name = "faulty",
                                                 .wake = faulty_wake,
                                                 .close = faulty_close};
 
-static int faulty_open(struct io_engine **out, char *reason, size_t reason_len)
+static int faulty_open(enum cs_io_engine kind, struct io_engine **out, char *reason, size_t reason_len)
 {
     struct faulty *f = calloc(1, sizeof *f);
     if (f == NULL)
         return -ENOMEM;
-    int rc = io_uring_engine_open(&f->inner, reason, reason_len);
+    int rc = io_engine_open(kind, &f->inner, reason, reason_len);
     if (rc != 0) {
         free(f);
         return rc;

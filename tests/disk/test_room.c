@@ -98,8 +98,7 @@ static void test_growth_takes_what_a_nearly_full_file_system_has(void **state)
     int dir_fd = open(r.dir, O_RDONLY | O_DIRECTORY);
     assert_true(dir_fd >= 0);
     struct volumes v;
-    char note[160];
-    assert_int_equal(volumes_open(&v, dir_fd, CHUNK, 1 << 30, false, note, sizeof note), 0);
+    assert_int_equal(volumes_open(&v, dir_fd, CHUNK, 1 << 30, false), 0);
     volumes_set_limit(&v, 1ull << 40);
     uint64_t available = available_bytes(dir_fd);
     assert_true(available > ROOM);
