@@ -40,6 +40,7 @@ static const char *const policies[] = {"balanced", "prefill-first", "decode-firs
 static const char *const restores[] = {"measured", "always", NULL};
 static const char *const dtypes[] = {"f16", "bf16", "f32", NULL};
 static const char *const isas[] = {"auto", "scalar", "avx2", "avx512", NULL};
+static const char *const disk_ios[] = {"auto", "uring", "pread", NULL};
 static const char *const log_formats[] = {"text", "json", NULL};
 _Static_assert(ENG_KV_CONCURRENCY == 0 && ENG_KV_MEMORY == 1, "kv_limits follow the enum");
 _Static_assert(ENG_POLICY_BALANCED == 0 && ENG_POLICY_PREFILL_FIRST == 1 && ENG_POLICY_DECODE_FIRST == 2,
@@ -48,6 +49,7 @@ _Static_assert(ENG_RESTORE_MEASURED == 0 && ENG_RESTORE_ALWAYS == 1, "restores f
 _Static_assert(KN_KV_F16 == 0 && KN_KV_BF16 == 1 && KN_KV_F32 == 2, "dtypes follow the enum");
 _Static_assert(KN_ISA_AUTO == 0 && KN_ISA_SCALAR == 1 && KN_ISA_AVX2 == 2 && KN_ISA_AVX512 == 3,
                "isas follow the enum");
+_Static_assert(CS_IO_AUTO == 0 && CS_IO_URING == 1 && CS_IO_PREAD == 2, "disk_ios follow the enum");
 
 #define AT(field) offsetof(struct cli_options, field)
 #define ALL       (CLI_SERVE | CLI_RUN | CLI_INFO)
@@ -79,6 +81,8 @@ static const struct flag flags[] = {
      "most bytes written to it a day (any number)"},
     {"--prefix-cache-restore", "HOW", KIND_CHOICE, ENGINE, AT(restore), 0, 0, restores,
      "load from disk what is measured to be faster than computing it, or always (measured)"},
+    {"--prefix-cache-io", "NAME", KIND_CHOICE, ENGINE, AT(disk_io), 0, 0, disk_ios,
+     "auto, uring or pread: how it reads and writes (auto)"},
     {"--kv-cache-dtype", "NAME", KIND_CHOICE, ALL, AT(kv_dtype), 0, 0, dtypes, "f16, bf16 or f32 (f16)"},
     {"--prefill-chunk-size", "N", KIND_U32, ENGINE, AT(prefill_chunk), 1, 65536, NULL,
      "prompt tokens a step (by step time)"},
@@ -299,6 +303,8 @@ static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
         return fail(o->command, exit_code, "--prefix-cache-disk-size needs --prefix-cache-disk DIR");
     if (o->disk_bytes_a_day && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-disk-writes needs --prefix-cache-disk DIR");
+    if (o->disk_io != CS_IO_AUTO && !o->disk_dir)
+        return fail(o->command, exit_code, "--prefix-cache-io needs --prefix-cache-disk DIR");
     if (!kn_isa_available((enum kn_isa)o->isa))
         return fail(o->command, exit_code, "--cpu-isa %s: this processor does not have it", isas[o->isa]);
     if (o->chat_template && !eng_chat_by_name(o->chat_template))
@@ -387,6 +393,7 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .disk_bytes = o->disk_bytes,
         .disk_bytes_a_day = o->disk_bytes_a_day,
         .restore = (enum eng_restore)o->restore,
+        .disk_io = (enum cs_io_engine)o->disk_io,
         .chat_template = o->chat_template,
     };
 }

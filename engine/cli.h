@@ -15,7 +15,7 @@ struct cli_options {
     /* engine */
     uint32_t context, max_concurrency, max_queue, prefill_chunk, threads;
     uint64_t kv_cache_bytes, prefix_cache_bytes, disk_bytes, disk_bytes_a_day;
-    uint32_t kv_limit, isa, kv_dtype, policy, restore; /* enums */
+    uint32_t kv_limit, isa, kv_dtype, policy, restore, disk_io; /* enums */
     const char *disk_dir, *chat_template;
 
     /* serve */

@@ -33,7 +33,7 @@ struct fifo {
     struct io_op *op[N_SLOTS];
 };
 
-struct pool {
+struct pread {
     struct io_engine base;
     unsigned n_taken; /* slots; the thread of io.h */
     unsigned n_threads, writers_max;
@@ -87,7 +87,7 @@ static int transfer(const struct io_op *op)
 
 static void *worker_main(void *arg)
 {
-    struct pool *p = arg;
+    struct pread *p = arg;
     pthread_mutex_lock(&p->lock);
     while (!p->closing) {
         bool writes = p->reads.n == 0;
@@ -112,7 +112,7 @@ static void *worker_main(void *arg)
 
 static int pread_submit(struct io_engine *e, struct io_op *op)
 {
-    struct pool *p = (struct pool *)e;
+    struct pread *p = (struct pread *)e;
     if (p->n_taken == N_SLOTS)
         return -EAGAIN;
     p->n_taken++;
@@ -126,7 +126,7 @@ static int pread_submit(struct io_engine *e, struct io_op *op)
 }
 
 /* Lock held. */
-static void sleep_until_awake(struct pool *p, int timeout_ms)
+static void sleep_until_awake(struct pread *p, int timeout_ms)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -146,7 +146,7 @@ static void sleep_until_awake(struct pool *p, int timeout_ms)
 
 static void pread_wait(struct io_engine *e, int timeout_ms)
 {
-    struct pool *p = (struct pool *)e;
+    struct pread *p = (struct pread *)e;
     struct io_op *ended[N_SLOTS];
     unsigned n = 0;
     pthread_mutex_lock(&p->lock);
@@ -162,7 +162,7 @@ static void pread_wait(struct io_engine *e, int timeout_ms)
 
 static void pread_wake(struct io_engine *e)
 {
-    struct pool *p = (struct pool *)e;
+    struct pread *p = (struct pread *)e;
     pthread_mutex_lock(&p->lock);
     p->woken = true;
     pthread_cond_signal(&p->awake);
@@ -171,7 +171,7 @@ static void pread_wake(struct io_engine *e)
 
 static void pread_close(struct io_engine *e)
 {
-    struct pool *p = (struct pool *)e;
+    struct pread *p = (struct pread *)e;
     pthread_mutex_lock(&p->lock);
     p->closing = true;
     pthread_cond_broadcast(&p->work);
@@ -195,7 +195,7 @@ static const struct io_engine_ops pread_ops = {
 int io_pread_engine_open(struct io_engine **out, char *reason, size_t reason_len)
 {
     *out = NULL;
-    struct pool *p = calloc(1, sizeof *p);
+    struct pread *p = calloc(1, sizeof *p);
     if (p == NULL) {
         snprintf(reason, reason_len, "out of memory");
         return -ENOMEM;

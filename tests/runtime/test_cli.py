@@ -47,7 +47,7 @@ class Refusals(unittest.TestCase):
             ("--context", "99999999999999999999"), ("--threads", "0"), ("--max-concurrency", "0"), ("--kv-cache", "0"),
             ("--kv-cache", "12Q"), ("--kv-cache", "-5M"), ("--kv-cache", "1e9"), ("--kv-cache", "99999999999T"),
             ("--kv-cache-dtype", "f64"), ("--cpu-isa", "sse"), ("--scheduler-policy", "random"), ("--log-format", "xml"),
-            ("--chat-template", "nosuch"), ("--prefix-cache-disk", ""),
+            ("--chat-template", "nosuch"), ("--prefix-cache-disk", ""), ("--prefix-cache-io", "aio"),
         ):
             self.refuse(flag, "serve", "--model", MODEL, flag, value)
         self.refuse("--temperature", "run", "--model", MODEL, "--temperature", "nan")
@@ -57,6 +57,7 @@ class Refusals(unittest.TestCase):
         self.refuse("exclude each other", "serve", "--model", MODEL, "--kv-cache", "1G", "--kv-cache-limit", "memory")
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-writes", "1G")
+        self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--prefix-cache-io", "pread")
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
         self.assertIn("no room for two pages", result.stderr.splitlines()[-1])
@@ -185,13 +186,11 @@ class Serve(unittest.TestCase):
     def test_a_signal_flushes_what_was_just_published(self):
         with tempfile.TemporaryDirectory() as folder:
             arguments = ("--prefix-cache-disk", folder, "--prefix-cache-disk-size", "256M", "--kv-cache", "16M")
-            process, port, log = self.serve(*arguments)
-            if not any("Open disk cache" in line for line in log):
-                self.stop(process, signal.SIGTERM)
-                self.skipTest("no disk tier here")
+            process, port, _ = self.serve(*arguments)
             self.ask(port)
             self.stop(process, signal.SIGTERM)
-            process, port, _ = self.serve(*arguments)
+            process, port, log = self.serve(*arguments, "--prefix-cache-io", "pread")
+            self.assertEqual(len([line for line in log if "I/O engine pread: as configured" in line]), 1, log)
             answer = self.ask(port)
             self.stop(process, signal.SIGINT)
             prompt = answer["usage"]["prompt_tokens"]
