@@ -41,22 +41,6 @@ void disk_dir_remove(void)
     disk_dir_remove_tree(disk_dir);
 }
 
-bool disk_can_be_had(void)
-{
-    disk_dir_make();
-    struct cs_config c = tiny_config(16);
-    c.disk_dir = disk_dir;
-    c.disk_bytes = 64 << 20;
-    c.extent_bytes = 1 << 20;
-    struct cs_store *s = tiny_open(&c);
-    bool on = stats_of(s).disk_on;
-    cs_close(s, FLUSH_MS);
-    disk_dir_remove();
-    if (!on)
-        fprintf(stderr, "SKIPPED: the disk tier cannot be had here (io_uring)\n");
-    return on;
-}
-
 pid_t disk_child_start(const char *what, uint32_t number, int fd)
 {
     char number_text[16], fd_text[16];

@@ -9,14 +9,12 @@
 
 #include <sys/types.h>
 
-enum { EXIT_SKIPPED = 77, FLUSH_MS = 30000 };
+enum { FLUSH_MS = 30000 };
 
 extern char disk_dir[256];
 void disk_dir_make(void);
 void disk_dir_remove(void);
 void disk_dir_remove_tree(const char *path);
-/* False where io_uring is forbidden: there is no disk tier to test, and a line on stderr says so. */
-bool disk_can_be_had(void);
 
 /* The child works in disk_dir; main finds out with disk_child_is what it is to do (NULL: it is no child). */
 pid_t disk_child_start(const char *what, uint32_t number, int fd);

@@ -265,8 +265,6 @@ static void threads_share_a_store_without_a_disk(void **state)
 static void threads_share_a_store_over_a_disk(void **state)
 {
     (void)state;
-    if (!disk_can_be_had())
-        skip();
     disk_dir_make();
     struct cs_config c = tiny_config(80);
     c.index_bytes = 4 << 20;

@@ -1,6 +1,6 @@
 /*
  * The runtime over the disk tier: warm after a restart, warm after eviction, the memo too, and never from
- * another model's store. Skipped where the disk tier cannot be had (io_uring forbidden).
+ * another model's store.
  */
 #include "rig.h"
 
@@ -222,22 +222,6 @@ static void chats_that_outgrow_the_arena_finish_while_the_disk_writes(void **sta
     free((void *)wide.model_path);
 }
 
-static bool disk_tier_works(void)
-{
-    make_folder(NULL);
-    struct eng_engine *e = NULL;
-    char err[300];
-    bool works = false;
-    if (eng_engine_open(&config, &e, err, sizeof err) == ENG_OK) {
-        works = store_stats(e).disk_on;
-        eng_engine_close(e, 1000);
-    } else {
-        fprintf(stderr, "engine: %s\n", err);
-    }
-    drop_folder(NULL);
-    return works;
-}
-
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, drop_folder)
 
 int main(void)
@@ -252,10 +236,6 @@ int main(void)
     if (!getenv("ISOTHERM_TEST_MODELS")) {
         fprintf(stderr, "ISOTHERM_TEST_MODELS is not set\n");
         return 1;
-    }
-    if (!disk_tier_works()) {
-        fprintf(stderr, "SKIPPED: no disk tier here\n");
-        return 77;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,9 +174,6 @@ class Reuse:
         self.assertEqual(cached(usage), full_pages(usage.prompt_tokens - 1))
 
     def test_the_next_turn_is_warm_after_kill_9(self):
-        if not self.server.cache()["disk"]["on"]:
-            print("SKIPPED, NOT TESTED: reuse after a restart, because the disk tier is off here (io_uring refused?)", flush=True)
-            self.skipTest("the disk tier is off")
         talk = Talk(self.client)
         before = talk.say("restart " + STORY * 3, temperature=1.5, seed=21)
         self.restart_after_kill()
