@@ -251,9 +251,8 @@ WRAP(int, store_file_create,
      (int fd, uint32_t chunk_bytes, struct store_file *out, char *err, size_t err_len),
      (fd, chunk_bytes, out, err, err_len))
 WRAP(int, volumes_open,
-     (struct volumes * v, int fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only, char *note,
-      size_t note_len),
-     (v, fd, chunk_bytes, extent_bytes, read_only, note, note_len))
+     (struct volumes * v, int fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only),
+     (v, fd, chunk_bytes, extent_bytes, read_only))
 WRAP(int, volumes_settle, (struct volumes * v), (v))
 WRAP(int, catalog_open,
      (int fd, bool read_only, uint64_t share, struct catalog **out, char *err, size_t err_len),
