@@ -9,6 +9,8 @@
  * Exit codes: 0 all operations done and closed; 3 something was wrong (the log says what); 4 the store is in
  * use; 5 it does not open; 2 usage.
  */
+#include <execinfo.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,8 +303,19 @@ static void work(struct worker *w)
     }
 }
 
+/* Where it was, for the driver to print. */
+static void on_crash(int signal_number)
+{
+    void *frames[64];
+    backtrace_symbols_fd(frames, backtrace(frames, sizeof frames / sizeof frames[0]), STDERR_FILENO);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
 int main(int argc, char **argv)
 {
+    signal(SIGABRT, on_crash);
+    signal(SIGSEGV, on_crash);
     if (argc == 2 && strcmp(argv[1], "describe") == 0) {
         describe();
         return 0;

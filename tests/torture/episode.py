@@ -89,7 +89,8 @@ class Process:
 
     def stderr(self):
         with open(self.log_path + ".stderr", encoding="utf-8", errors="replace") as f:
-            return f.read()[-3000:]
+            text = f.read()
+        return text if len(text) < 3000 else text[:2000] + " ... " + text[-1000:]
 
 
 class Tools:
