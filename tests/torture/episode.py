@@ -43,6 +43,7 @@ class Process:
         arguments = [child, log_path, options.pop("dir")] + [f"{name}={value}" for name, value in options.items()]
         out = log_path + ".stderr"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self.began = time.monotonic()
         self.pid = os.posix_spawn(child, arguments, environment, file_actions=[
             (os.POSIX_SPAWN_OPEN, 1, out, flags, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)])
         self.pidfd = os.pidfd_open(self.pid)
@@ -167,7 +168,7 @@ class Episode:
         rng = self.rng
         options = {"dir": self.store, "seed": rng.randrange(1, 1 << 48), "fingerprint": self.identity[0],
                    "page_tokens": self.identity[1], "page_bytes": self.identity[2], "stateful": int(self.stateful),
-                   "disk_bytes": self.disk_bytes, "chunk_bytes": self.chunk_bytes,
+                   "ops": rng.randrange(50, 600), "disk_bytes": self.disk_bytes, "chunk_bytes": self.chunk_bytes,
                    "arena_bytes": rng.choice((320, 400, 800)) * self.identity[2],
                    "extent_bytes": rng.choice((64 << 10, 256 << 10, MIB)), "flush_bytes": rng.choice((0, 128 << 10)),
                    "flush_interval_ms": rng.choice((1, 5, 20)), "inflight_bytes": rng.choice((0, 256 << 10)),
@@ -196,6 +197,9 @@ class Episode:
             self.opened_budget = self.disk_bytes
         if session.verified:
             self.count("verified after a kill or a close")
+            if session.verified_us is not None:
+                ms = (session.verified_us / 1e6 - process.began) * 1000
+                self.tools.verify_ms = 0.9 * self.tools.verify_ms + 0.1 * ms
             if not self.read_only:
                 self.known_keys.add(self.identity)
         if session.rebuilt and session.opened:
@@ -279,25 +283,26 @@ class Episode:
         need = NEEDS.get(step.split(":")[0])
         self.prepare(need)
         nth = 1 + self.rng.randrange(max(1, int(self.tools.typical_hits.get(step, 1))))
-        ops = self.rng.randrange(20, 120) if need == "close" or self.rng.random() < 0.2 else 1000000
-        process = self.spawn(die=step, nth=nth, ops=ops, close_ms=self.rng.choice((0, 10000)))
+        more = {"ops": self.rng.randrange(20, 120)} if need == "close" else {}
+        process = self.spawn(die=step, nth=nth, close_ms=self.rng.choice((0, 10000)), **more)
         try:
-            limit = self.tools.verify_ms * 4 + 60
-            start = time.monotonic()
-            while not process.ended(3) and (time.monotonic() - start) * 1000 < limit:
-                self.meanwhile()
-            at_step = process.ended(0)
-            process.kill()
-            if at_step and process.verdict() == "killed":
-                self.count("killed at a step")
+            self.wait(process)
+            came = process.verdict() == "killed"
+            self.count("killed at a step" if came else "closed, for a step did not come")
+            if came:
                 self.count("at " + step)
-                self.judge(process)
-                return True
-            self.count("step did not come")
             self.judge(process)
-            return False
+            return came
         finally:
             process.close()
+
+    def wait(self, process):
+        """Until it has ended by itself."""
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not process.ended(3):
+            self.meanwhile()
+            if time.monotonic() > end:
+                raise Violation("it hangs: " + process.stderr())
 
     def meanwhile(self):
         """While a process runs."""
@@ -324,18 +329,14 @@ class Episode:
     def kill_at_random(self):
         process = self.spawn()
         try:
-            until = time.monotonic() + self.rng.random() * (2.5 * self.tools.verify_ms + 15) / 1000
-            began = time.monotonic()
+            until = process.began + self.rng.random() * (2 * self.tools.verify_ms + 15) / 1000
             while not process.ended(max(0, min(3, (until - time.monotonic()) * 1000))):
                 if time.monotonic() >= until:
                     break
                 self.meanwhile()
             process.kill()
-            self.count("killed at random")
-            session = self.judge(process)
-            if session.verified_us is not None:
-                ms = (session.verified_us / 1e6 - began) * 1000
-                self.tools.verify_ms = 0.9 * self.tools.verify_ms + 0.1 * ms
+            self.count("killed at random" if process.verdict() == "killed" else "closed, before it was killed")
+            self.judge(process)
         finally:
             process.close()
         return True
@@ -343,11 +344,7 @@ class Episode:
     def close_cleanly(self, ops=None):
         process = self.spawn(ops=ops or self.rng.randrange(200), close_ms=self.rng.choice((0, 50, 10000)))
         try:
-            end = time.monotonic() + PATIENCE_MS / 1000
-            while not process.ended(5 if self.full else PATIENCE_MS):
-                if time.monotonic() > end:
-                    raise Violation(f"it hangs: {process.stderr()}")
-                self.meanwhile()
+            self.wait(process)
             self.count("closed")
             self.judge(process)
         finally:

@@ -219,7 +219,7 @@ class Oracle:
                 hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
             elif kind == VERIFIED:
                 s.verified = s.disk_on
-                s.verified_us = w[0]
+                s.verified_us = s.verified_us or w[0]
                 if s.disk_on:
                     self.judge_verified(identity, hits, hit_states, wanted, had, misses)
                 hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
