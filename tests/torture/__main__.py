@@ -120,7 +120,7 @@ class Run:
         steps = {what: n for what, n in self.counts.items() if what.startswith("at ")}
         self.counts["different steps killed at"] = len(steps)
         self.counts["fewest kills at one of them"] = min(steps.values(), default=0)
-        self.counts["kill -9"] = sum(n for what, n in self.counts.items() if what.startswith("killed ") or "taken over" in what)
+        self.counts["kill -9"] = sum(n for what, n in self.counts.items() if what.startswith("killed ") or "taken over from" in what)
         for what in sorted(self.counts):
             if what not in steps:
                 print(f"{self.counts[what]:10}  {what}")

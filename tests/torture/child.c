@@ -43,7 +43,8 @@ enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4 };
     X(extent_bytes, 256 << 10)                                                                               \
     X(flush_bytes, 0)                                                                                        \
     X(flush_interval_ms, 5)                                                                                  \
-    X(inflight_bytes, 0)
+    X(inflight_bytes, 0)                                                                                     \
+    X(io_engine, 0)
 #define FIELD(name, otherwise)   uint64_t name;
 #define DEFAULT(name, otherwise) .name = (otherwise),
 struct options {
@@ -186,6 +187,7 @@ static int store_begin(struct worker *w)
                           .flush_bytes = o->flush_bytes,
                           .flush_interval_ms = (uint32_t)o->flush_interval_ms,
                           .inflight_bytes = o->inflight_bytes,
+                          .io_engine = (enum cs_io_engine)o->io_engine,
                           .log = on_log};
     char err[300] = "";
     int rc;

@@ -20,12 +20,13 @@ CODES = {0: "done", 3: "failed", 4: "busy", 5: "refused"}
 # What a step needs before it comes: a way to damage the store, or a configuration.
 NEEDS = {"tier_rebuild": "catalog_removed", "catalog_remove": "catalog_unreadable", "unlinkat": "catalog_unreadable",
          "store_file_create": "fresh", "renameat": "fresh", "mkdirat": "fresh", "foreign_evict": "foreign",
-         "ftruncate": "shrink", "tier_disk_settle": "shrink", "tier_disk_close": "close", "catalog_close": "close",
+         "pwritev": "pread", "ftruncate": "shrink", "tier_disk_settle": "shrink", "tier_disk_close": "close", "catalog_close": "close",
          "volumes_close": "close", **dict.fromkeys(("tier_disk_delete", "tier_delete_take", "tier_group_send", "catalog_delete",
                                                     "tier_deletes_end", "tier_record_end", "volumes_release", "volumes_trim"), "small")}
 DAMAGES = ("rot", "rot", "misplaced", "volume_zeroed", "volume_cut", "catalog_file", "catalog_file", "catalog_unreadable",
            "catalog_removed", "catalog_removed", "catalog_of_earlier", "half_made_store_file")
 MIB = 1 << 20
+IO_AUTO, IO_PREAD = 0, 2  # of enum cs_io_engine
 BUDGETS = (3 * MIB, 4 * MIB, 5 * MIB, 8 * MIB)
 
 
@@ -127,6 +128,7 @@ class Episode:
         else:
             os.makedirs(os.path.dirname(self.store))
         self.read_only = False
+        self.io_engine = IO_AUTO
         self.n_spawned = 0
         self.history = []  # of damage
         self.loops, self.what = 0, []  # so far; what this one has done, for a message
@@ -171,7 +173,7 @@ class Episode:
                    "ops": rng.randrange(50, 600), "disk_bytes": self.disk_bytes, "chunk_bytes": self.chunk_bytes,
                    "arena_bytes": rng.choice((320, 400, 800)) * self.identity[2],
                    "extent_bytes": rng.choice((64 << 10, 256 << 10, MIB)), "flush_bytes": rng.choice((0, 128 << 10)),
-                   "flush_interval_ms": rng.choice((1, 5, 20)), "inflight_bytes": rng.choice((0, 256 << 10)),
+                   "io_engine": self.io_engine, "flush_interval_ms": rng.choice((1, 5, 20)), "inflight_bytes": rng.choice((0, 256 << 10)),
                    "passes": 2 if self.oracle.damaged or self.oracle.doubtful else 1,
                    "keys": int(self.identity not in self.known_keys)}
         options.update(more)
@@ -220,6 +222,9 @@ class Episode:
         if rng.random() < 0.15:
             self.disk_bytes = rng.choice(BUDGETS)
             self.count("budget changes")
+        if rng.random() < 0.2:
+            self.io_engine = rng.choice((IO_AUTO, IO_PREAD))
+            self.count("I/O engine changes")
         if self.identity != self.identities[0] or rng.random() < 0.08:
             other = rng.choice(self.identities)
             if other != self.identity:
@@ -233,6 +238,8 @@ class Episode:
         elif need == "foreign":
             self.identity = self.identities[(self.identities.index(self.identity) + 1) % len(self.identities)]
             self.disk_bytes = BUDGETS[0]
+        elif need == "pread":
+            self.io_engine = IO_PREAD
         elif need == "small":
             self.disk_bytes = BUDGETS[0]
         elif need == "shrink":
@@ -354,7 +361,7 @@ class Episode:
     def two_processes(self):
         """A second one finds the store busy, or takes it over from the one that is killed."""
         takes_over = self.rng.random() < 0.5
-        first = self.spawn(reopen=0)
+        first = self.spawn(reopen=0, ops=1000000)
         second = None
         try:
             end = time.monotonic() + PATIENCE_MS / 1000
@@ -367,14 +374,15 @@ class Episode:
                 first.kill()
             if not second.ended(PATIENCE_MS):
                 raise Violation("the second process hangs: " + second.stderr())
-            busy = second.verdict() == "busy"
+            busy, had_ended = second.verdict() == "busy", first.ended(0)
             first.kill()
             session = self.judge(first)
             if takes_over and busy:
                 raise Violation("the store of a process that is dead stays busy")
-            if not takes_over and not busy and session.ever_on:
+            if not takes_over and not busy and session.ever_on and not had_ended:
                 raise Violation("two processes have the store open")
-            self.count("second process refused" if busy else "store taken over from a killed process")
+            self.count("second process refused" if busy else "store taken over from a killed process" if takes_over
+                       else "store taken over")
             if not busy:
                 self.judge(second)
         finally:

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "cachestore/key.h"
@@ -61,6 +62,7 @@
     X(io_write)                                                                                              \
     X(io_sync)                                                                                               \
     X(write)                                                                                                 \
+    X(pwritev)                                                                                               \
     X(fsync)                                                                                                 \
     X(fdatasync)                                                                                             \
     X(rename)                                                                                                \
@@ -78,13 +80,15 @@ static const char *const call_names[] = {WRAPPED_CALLS(NAME) OTHER_CALLS(NAME)};
 
 enum when { BEFORE, BEHIND, N_WHEN };
 static const char *const when_names[] = {"before", "behind"};
-/* A write of which half gets into the file is a step of its own. */
-enum { N_STEPS = N_WHEN * N_CALLS + 1, STEP_HALF_WRITE = N_STEPS - 1 };
+/* Writes of which half gets into the file are steps of their own. */
+enum { STEP_HALF_WRITE = N_WHEN * N_CALLS, STEP_HALF_PWRITEV, N_STEPS };
 
 static void step_name(int step, char out[64])
 {
     if (step == STEP_HALF_WRITE)
         snprintf(out, 64, "write:half");
+    else if (step == STEP_HALF_PWRITEV)
+        snprintf(out, 64, "pwritev:half");
     else
         snprintf(out, 64, "%s:%s", call_names[step / N_WHEN], when_names[step % N_WHEN]);
 }
@@ -459,6 +463,27 @@ ssize_t write(int fd, const void *buffer, size_t n)
     ssize_t result = atomic_load(&real)(fd, buffer, n);
     int saved = errno;
     step(CALL_write, BEHIND);
+    errno = saved;
+    return result;
+}
+
+ssize_t pwritev(int fd, const struct iovec *iov, int n_iov, off_t offset)
+{
+    static _Atomic(ssize_t(*)(int fd, const struct iovec *iov, int n_iov, off_t offset)) real;
+    if (atomic_load(&real) == NULL)
+        atomic_store(&real, (ssize_t(*)(int fd, const struct iovec *iov, int n_iov, off_t offset))next_symbol(
+                                "pwritev"));
+    step(CALL_pwritev, BEFORE);
+    if (counted(STEP_HALF_PWRITEV)) {
+        /* Direct I/O takes whole blocks only. */
+        const size_t half = iov[0].iov_len / 2 / FMT_RECORD_ALIGN * FMT_RECORD_ALIGN;
+        const struct iovec part = {.iov_base = iov[0].iov_base, .iov_len = half};
+        (void)!atomic_load(&real)(fd, n_iov > 1 ? iov : &part, n_iov > 1 ? n_iov / 2 : 1, offset);
+        die();
+    }
+    ssize_t result = atomic_load(&real)(fd, iov, n_iov, offset);
+    int saved = errno;
+    step(CALL_pwritev, BEHIND);
     errno = saved;
     return result;
 }
