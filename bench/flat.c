@@ -61,7 +61,7 @@ static struct cs_store *open_store(const char *dir)
     struct cs_stats st;
     cs_stats_get(s, &st);
     if (!st.disk_on)
-        die("the disk tier is off (io_uring?)");
+        die("the disk tier is off");
     return s;
 }
 

@@ -320,6 +320,10 @@ static void wrong_arguments_are_refused(void **state)
     bad = c;
     bad.page_bytes = 0;
     assert_int_equal(cs_open(&bad, &s, err, sizeof err), CS_EINVAL);
+    bad = c;
+    bad.io_engine = CS_IO_PREAD + 1;
+    assert_int_equal(cs_open(&bad, &s, err, sizeof err), CS_EINVAL);
+    assert_non_null(strstr(err, "io_engine"));
 
     s = tiny_open(&c);
     uint32_t ids[20], others[20];

@@ -191,6 +191,8 @@ class Serve(unittest.TestCase):
             self.stop(process, signal.SIGTERM)
             process, port, log = self.serve(*arguments, "--prefix-cache-io", "pread")
             self.assertEqual(len([line for line in log if "I/O engine pread: as configured" in line]), 1, log)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/cache", timeout=60) as answer:
+                self.assertEqual(json.load(answer)["disk"]["engine"], "pread")
             answer = self.ask(port)
             self.stop(process, signal.SIGINT)
             prompt = answer["usage"]["prompt_tokens"]
