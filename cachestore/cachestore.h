@@ -386,6 +386,7 @@ struct cs_span_info {
     uint32_t first_position, n_tokens, n_pages;
     uint64_t payload_bytes, disk_bytes;
     int64_t created_unix, used_unix;
+    bool pinned; /* not evicted by the store */
 };
 /* Takes the store's lock: CS_EBUSY when it is in use. CS_ENOTFOUND (no such directory), CS_EFORMAT,
  * CS_EVERSION, CS_EIO, CS_ENOMEM; err gets one line. Reads only; a damaged catalogue is not an error
@@ -473,13 +474,21 @@ struct cs_evicted {
 int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct cs_span_info *span),
                      void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len);
 
+/* Pins a span or checkpoint, or ends that. A store that opens with the record's fingerprint keeps it and what
+ * lies above it on disk, as long as all pins together take no more than half of disk_bytes and index_bytes:
+ * those longest unused are let go then, until a later open has room again. A pin ends with its record:
+ * quarantined, deleted, or its catalogue lost. CS_OK, CS_ENOTFOUND, CS_ECORRUPT (no catalogue that can be
+ * read), CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+int cs_inspect_pin(struct cs_inspect *i, const struct cs_span_info *span, bool pinned, char *err,
+                   size_t err_len);
+
 struct cs_rebuilt {
     uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */
 };
-/* Replaces the catalogue by one made from the record headers in the volumes. Notes and times of use are lost;
- * records that were evicted, not those that were deleted deliberately, may be found again. progress (may be
- * NULL) is told how many headers there are so far; a non-zero return stops while nothing is changed, and is
- * returned. CS_OK, CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+/* Replaces the catalogue by one made from the record headers in the volumes. Notes, times of use and pins are
+ * lost; records that were evicted, not those that were deleted deliberately, may be found again. progress
+ * (may be NULL) is told how many headers there are so far; a non-zero return stops while nothing is changed,
+ * and is returned. CS_OK, CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
 int cs_inspect_rebuild(struct cs_inspect *i, int (*progress)(void *ctx, uint64_t n_headers), void *ctx,
                        struct cs_rebuilt *out, char *err, size_t err_len);
 

@@ -39,12 +39,12 @@ struct catalog {
 
 static char kind_byte(enum catalog_kind kind)
 {
-    return kind == CATALOG_RECORD ? 'R' : kind == CATALOG_NOTES ? 'N' : 'U';
+    return "RNUP"[kind];
 }
 
 static rocksdb_column_family_handle_t *kind_cf(const struct catalog *c, enum catalog_kind kind)
 {
-    return c->cf[kind == CATALOG_USED ? CF_META : CF_RECORD];
+    return c->cf[kind == CATALOG_RECORD || kind == CATALOG_NOTES ? CF_RECORD : CF_META];
 }
 
 static void put_big_endian(char *out, uint64_t v)

@@ -5,11 +5,12 @@
  * and notes that came later (formats/note_row.h), keyed by kind, then the complement of the record's sequence
  * and nonce big-endian, so that a scan runs from new to old; behind them, in a key of notes, those of the row
  * itself. Column family `meta`: the
- * times of last use, and one row that says whose catalogue this is and how often it was opened; that row is
- * written last when a catalogue is made or rebuilt, so one that was cut short is recognised by its absence.
+ * times of last use, pins, and one row that says whose catalogue this is and how often it was opened; that
+ * row is written last when a catalogue is made or rebuilt, so one that was cut short is recognised by its
+ * absence.
  *
- * Every row can be made again from the volumes (notes and use times excepted), so any failure to open or read
- * is answered with CS_ECORRUPT and the caller rebuilds.
+ * Every row can be made again from the volumes (notes, use times and pins excepted), so any failure to open
+ * or read is answered with CS_ECORRUPT and the caller rebuilds.
  *
  * Threads: one thread at a time: the opener, then the tier's catalogue thread.
  */
@@ -46,7 +47,7 @@ uint64_t catalog_disk_bytes(int dir_fd);
 /* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
 
-enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED };
+enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED, CATALOG_PINNED };
 struct catalog_row {
     struct record_id id;    /* of the record */
     struct record_id notes; /* CATALOG_NOTES: of the row */

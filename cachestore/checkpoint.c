@@ -197,6 +197,11 @@ static size_t thin_path(struct cs_sequence *q, struct span *at, uint32_t ordinal
         for (size_t i = 0; i < n; i++)
             if (points[i].item == last || points[i].item == last_but_one)
                 points[i].kind = placement_merge(points[i].kind, CS_BOUNDARY_BRANCH);
+        for (size_t i = 0; i < n; i++) {
+            const struct span *c = points[i].item;
+            if (c && c->kept)
+                points[i].kind = CS_BOUNDARY_SYSTEM;
+        }
         placement_thin(points, n, s->checkpoints_a_path);
         for (size_t i = 0; i < n; i++)
             if (!points[i].kept) {

@@ -143,9 +143,10 @@ void index_requeue_locked(struct index *ix, struct span *sp)
     ranks_update_locked(ix, sp);
     heap_set(ix, HEAP_DISK, sp,
              sp->disk == SPAN_DISK_DURABLE && sp->n_disk_children == 0 && sp->pins == 0 &&
-                 sp->n_loading == 0);
+                 sp->n_loading == 0 && !sp->kept);
     heap_set(ix, HEAP_INDEX, sp,
-             !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0);
+             !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0 &&
+                 !sp->kept);
 }
 
 struct span *index_first_locked(const struct index *ix, enum span_heap heap)
@@ -488,6 +489,7 @@ void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk dis
             ix->n_disk_spans--;
     }
     sp->disk = disk;
+    sp->kept = sp->kept && disk == SPAN_DISK_DURABLE;
     if (sp->parent && had != has) {
         sp->parent->n_disk_children += has ? 1 : -1;
         index_requeue_locked(ix, sp->parent);

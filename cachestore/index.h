@@ -37,8 +37,8 @@
 enum span_disk { SPAN_DISK_NONE, SPAN_DISK_GRACE, SPAN_DISK_BACKLOG, SPAN_DISK_WRITING, SPAN_DISK_DURABLE };
 
 enum span_heap {
-    HEAP_DISK,  /* durable, no child on disk */
-    HEAP_INDEX, /* no child, no pin, no load, not being written; of pages: none in use */
+    HEAP_DISK,  /* durable, no child on disk, not kept */
+    HEAP_INDEX, /* no child, no pin, not kept, no load, not being written; of pages: none in use */
     HEAP_COUNT
 };
 
@@ -65,6 +65,8 @@ struct span {
     enum span_kind kind;
     enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
     bool doomed;
+    bool kept;      /* pinned by its owner: leaves disk and index for no other's sake; only while durable */
+    bool kept_path; /* ... or something below it is; used while rows are linked */
     enum span_disk disk;
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */

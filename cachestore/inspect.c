@@ -139,6 +139,14 @@ static int row_to_use(void *ctx, const struct catalog_row *row)
     return CS_OK;
 }
 
+static int row_to_pin(void *ctx, const struct catalog_row *row)
+{
+    struct entry *e = inspect_entry(ctx, row->id.nonce, row->id.sequence);
+    if (e != NULL)
+        e->info.pinned = true;
+    return CS_OK;
+}
+
 static int row_to_notes(void *ctx, const struct catalog_row *row)
 {
     struct cs_inspect *in = ctx;
@@ -258,6 +266,8 @@ static int load_entries(struct cs_inspect *in)
         return rc;
     if (in->catalog != NULL) {
         rc = catalog_scan(in->catalog, CATALOG_USED, row_to_use, in);
+        if (rc == CS_OK)
+            rc = catalog_scan(in->catalog, CATALOG_PINNED, row_to_pin, in);
         if (rc == CS_OK)
             rc = catalog_scan(in->catalog, CATALOG_NOTES, row_to_notes, in);
         if (rc == CS_OK)

@@ -195,6 +195,7 @@ static int rows_delete(struct cs_inspect *in, const bool *goes, char *err, size_
             continue;
         catalog_delete(in->catalog, CATALOG_RECORD, id);
         catalog_delete(in->catalog, CATALOG_USED, id);
+        catalog_delete(in->catalog, CATALOG_PINNED, id);
         catalog_delete_notes_of(in->catalog, id);
         if (catalog_batch_rows(in->catalog) >= BATCH_ROWS)
             rc = failed(catalog_commit(in->catalog, true), "delete rows", err, err_len);
@@ -248,6 +249,28 @@ out:
     free(by_place);
     free(goes);
     return rc;
+}
+
+/* ---- pins -------------------------------------------------------------------------------------------- */
+
+int cs_inspect_pin(struct cs_inspect *in, const struct cs_span_info *span, bool pinned, char *err,
+                   size_t err_len)
+{
+    struct record_id id = {.nonce = span->record_id[0], .sequence = span->record_id[1]};
+    if (inspect_entry(in, id.nonce, id.sequence) == NULL)
+        return failed(CS_ENOTFOUND, "pin", err, err_len);
+    if (in->catalog == NULL) {
+        snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
+        return CS_ECORRUPT;
+    }
+    int rc = catalog_for_writing(in, err, err_len);
+    if (rc != CS_OK)
+        return rc;
+    if (pinned)
+        catalog_put(in->catalog, CATALOG_PINNED, id, "", 0);
+    else
+        catalog_delete(in->catalog, CATALOG_PINNED, id);
+    return failed(catalog_commit(in->catalog, true), "write the pin", err, err_len);
 }
 
 /* ---- the catalogue ----------------------------------------------------------------------------------- */

@@ -46,7 +46,8 @@ struct loader {
     struct page_place *places; /* open addressing */
     size_t n_places;           /* a power of two */
     int64_t now_unix;
-    bool no_memory;         /* a row that could have been linked was not */
+    bool no_memory; /* a row that could have been linked was not */
+    uint32_t n_pins_let_go;
     uint64_t *maybe_parent; /* a byte a place: two bits a key, in one word, by hash */
 };
 
@@ -278,7 +279,54 @@ static struct span *link_row(struct loader *l, struct row *row)
     if (s->index.last_tick < sp->last_used)
         s->index.last_tick = sp->last_used;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
+    sp->kept = r->pinned;
     return sp;
+}
+
+static int later_used_first(const void *a, const void *b)
+{
+    uint64_t x = (*(struct span *const *)a)->last_used, y = (*(struct span *const *)b)->last_used;
+    return x > y ? -1 : x < y;
+}
+
+/* What a pinned span keeps is its whole path. All together may take half of the disk and of the index, so
+ * that there is always something to evict; the longest unused pins beyond that are let go. */
+static int limit_pins(struct loader *l)
+{
+    struct index *ix = &l->s->index;
+    struct span **kept = NULL;
+    size_t n = 0, room = 0;
+    for (size_t i = 0; i < l->n_rows; i++) {
+        if (!l->rows[i].span || !l->rows[i].span->kept)
+            continue;
+        if (!list_reserve((void **)&kept, &room, n, sizeof(struct span *))) {
+            free((void *)kept);
+            return CS_ENOMEM;
+        }
+        kept[n++] = l->rows[i].span;
+    }
+    if (n > 0)
+        qsort((void *)kept, n, sizeof(struct span *), later_used_first);
+    uint64_t disk_bytes = 0, index_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t on_disk = 0, in_index = 0;
+        for (struct span *at = kept[i]; at && !at->kept_path; at = at->parent) {
+            on_disk += at->disk_bytes;
+            in_index += at->kind == SPAN_CHECKPOINT ? index_checkpoint_bytes(ix, at->n_pages)
+                                                    : index_span_bytes(ix, at->n_pages);
+        }
+        if (disk_bytes + on_disk > l->s->disk_budget / 2 || index_bytes + in_index > ix->budget / 2) {
+            kept[i]->kept = false;
+            l->n_pins_let_go++;
+            continue;
+        }
+        disk_bytes += on_disk;
+        index_bytes += in_index;
+        for (struct span *at = kept[i]; at && !at->kept_path; at = at->parent)
+            at->kept_path = true;
+    }
+    free((void *)kept);
+    return CS_OK;
 }
 
 /* Rows are linked in another order than they came, and tables are many times as large as a cache: what the
@@ -344,6 +392,11 @@ static int compare_ids(const void *a, const void *b)
     return sa < sb ? -1 : sa > sb;
 }
 
+uint32_t loader_pins_let_go(const struct loader *l)
+{
+    return l->n_pins_let_go;
+}
+
 int loader_finish_locked(struct loader *l)
 {
     struct cs_store *s = l->s;
@@ -381,6 +434,9 @@ int loader_finish_locked(struct loader *l)
         else if (sp->parent && sp->parent->last_used < sp->last_used)
             index_touch_locked(&s->index, sp->parent, sp->last_used);
     }
+    int rc = limit_pins(l);
+    if (rc != CS_OK)
+        return rc;
     s->index.loading = false;
     for (size_t i = 0; i < l->n_rows; i++)
         if (l->rows[i].span)

@@ -222,6 +222,11 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         s->index.over_disk = true;
         rc = loader_finish_locked(loader);
         pthread_mutex_unlock(&s->lock);
+        if (loader_pins_let_go(loader) > 0)
+            store_log(s, CS_LOG_WARN,
+                      "prefix cache: %u pins would hold more than half of the disk or of the index; the "
+                      "longest unused are let go",
+                      loader_pins_let_go(loader));
         uint64_t most = checkpoint_blocks_most(c);
         if (s->stateful && s->tier->record_bytes(disk, RECORD_CHECKPOINT, (uint32_t)most) == 0)
             store_log(s, CS_LOG_WARN,

@@ -189,6 +189,8 @@ int loader_on_notes(void *ctx, const struct note_record *n);
 /* Links what was read into the tree, deletes rows that nothing leads to. CS_OK, or CS_ENOMEM: the store
  * cannot be used. */
 int loader_finish_locked(struct loader *l);
+/* Pins that would have held more than half of a budget. */
+uint32_t loader_pins_let_go(const struct loader *l);
 void loader_free(struct loader *l);
 
 /* room.c */

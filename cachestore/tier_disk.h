@@ -52,6 +52,7 @@ struct span_record {
     const uint32_t *ids; /* span: n_pages * page_tokens; checkpoint: the page_tokens ids before it; owned by
                             whoever made the struct */
     int64_t created_unix, used_unix;
+    bool pinned; /* at open only: a row says that it is not to leave */
 };
 
 /* Notes that lie in one catalogue row: id is owner in the row of the span itself, otherwise the row is their

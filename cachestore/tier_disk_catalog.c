@@ -70,6 +70,8 @@ static void group_commit(struct tier_disk *t, struct group *g)
     for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next) {
         catalog_delete(c, CATALOG_RECORD, rec->id);
         catalog_delete(c, CATALOG_USED, rec->id);
+        if (rec->pinned)
+            catalog_delete(c, CATALOG_PINNED, rec->id);
         if (rec->note_rows)
             catalog_delete_notes_of(c, rec->id);
     }

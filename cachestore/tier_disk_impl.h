@@ -52,6 +52,7 @@ struct disk_record {
     uint8_t kind;        /* FMT_RECORD_... */
     bool foreign;        /* of another fingerprint or geometry: never served, first to leave */
     bool counted;        /* its bytes are in `committed`; under lock */
+    bool pinned;         /* has a row that says so; fixed after open */
     bool note_rows;      /* may have notes in rows of their own; under lock, fixed once deleted */
     atomic_bool deleted; /* asked for; no read begins */
     bool delete_seen;    /* the I/O thread has taken the delete from the inbox */

@@ -6,14 +6,14 @@
  * the highest sequence keeps it. Rows that lose, that do not decode or whose chunks are not in the files are
  * deleted in the same batch that marks this opening, before anything is written. Chunks of a record that the
  * store refuses stay taken until all rows have been read, so that no older row gets them. Times of use lie in
- * another column family in the same order; the two are merged on the way. Rows of checkpoints are kept aside
- * until all spans have been reported: there are few, and they are small.
+ * another column family in the same order, and pins; they are merged on the way. Rows of checkpoints are kept
+ * aside until all spans have been reported: there are few, and they are small.
  *
  * A catalogue that is missing, damaged, cut short while it was made, or another store's is removed and made
  * again from the record headers in the volumes, and everything starts anew. Headers of records that were
  * evicted may still lie there: they come back, which is harmless, because a record is served only after its
- * ids and checksums have matched, and the newest owner of a chunk wins here, too. Notes and use times are
- * lost with the catalogue.
+ * ids and checksums have matched, and the newest owner of a chunk wins here, too. Notes, use times and pins
+ * are lost with the catalogue.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +41,8 @@ struct load {
     const struct tier_disk_events *events;
     struct used_row *used;
     size_t n_used, used_room, next_used;
+    struct record_id *pins; /* newest record first */
+    size_t n_pins, pins_room, next_pin;
     struct kept_row *kept;
     size_t n_kept, kept_room;
     struct disk_record *refused; /* out of the table, their chunks still taken */
@@ -95,6 +97,36 @@ static int64_t used_take(struct load *l, struct record_id id, int64_t otherwise)
     return found ? l->used[l->next_used++].used_unix : otherwise;
 }
 
+/* ---- pins -------------------------------------------------------------------------------------------- */
+
+static int pin_load(void *ctx, const struct catalog_row *row)
+{
+    struct load *l = ctx;
+    if (!list_reserve((void **)&l->pins, &l->pins_room, l->n_pins, sizeof *l->pins))
+        return CS_ENOMEM;
+    l->pins[l->n_pins++] = row->id;
+    return CS_OK;
+}
+
+/* Moves on to `id` (NULL: to the end) and deletes pins of records that are not there. */
+static void pins_skip(struct load *l, const struct record_id *id)
+{
+    for (; l->next_pin < l->n_pins; l->next_pin++) {
+        struct record_id at = l->pins[l->next_pin];
+        if (id != NULL && !is_newer(at, *id))
+            return;
+        catalog_delete(l->t->catalog, CATALOG_PINNED, at);
+    }
+}
+
+static bool pin_take(struct load *l, struct record_id id)
+{
+    pins_skip(l, &id);
+    bool found = l->next_pin < l->n_pins && record_id_equal(l->pins[l->next_pin], id);
+    l->next_pin += found;
+    return found;
+}
+
 /* ---- reports ----------------------------------------------------------------------------------------- */
 
 /* n_notes notes at `list`, which was checked. */
@@ -130,7 +162,8 @@ static int report_record(struct load *l, struct disk_record *rec, const struct f
                             .flags = r->flags,
                             .ids = r->ids,
                             .created_unix = r->created_unix,
-                            .used_unix = rec->used_unix};
+                            .used_unix = rec->used_unix,
+                            .pinned = rec->pinned};
     memcpy(s.tenant.id, r->tenant, sizeof s.tenant.id);
     int rc = l->events->on_span == NULL ? 0 : l->events->on_span(l->events->ctx, &s, rec->bytes);
     if (rc <= 0)
@@ -204,6 +237,7 @@ static int record_load(void *ctx, const struct catalog_row *row)
     }
     rec->state = REC_DURABLE;
     rec->used_unix = used_take(l, id, r.created_unix);
+    rec->pinned = pin_take(l, id);
     rec->foreign = !is_own(t, &r);
     if (rec->foreign)
         return foreign_paths_add(&l->foreign, rec, &r);
@@ -246,6 +280,7 @@ static void load_free(struct load *l)
         free(l->kept[--l->n_kept].value);
     free(l->kept);
     free(l->used);
+    free(l->pins);
     *l = (struct load){.t = l->t, .events = l->events};
 }
 
@@ -255,10 +290,13 @@ static int rows_read(struct load *l)
     struct catalog *c = l->t->catalog;
     int rc = catalog_scan(c, CATALOG_USED, used_load, l);
     if (rc == CS_OK)
+        rc = catalog_scan(c, CATALOG_PINNED, pin_load, l);
+    if (rc == CS_OK)
         rc = catalog_scan(c, CATALOG_RECORD, record_load, l);
     if (rc != CS_OK)
         return rc;
     used_skip(l, NULL);
+    pins_skip(l, NULL);
     rc = report_kept(l);
     return rc == CS_OK ? catalog_scan(c, CATALOG_NOTES, notes_load, l) : rc;
 }

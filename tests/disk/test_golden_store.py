@@ -43,6 +43,10 @@ class GoldenStore(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         return json.loads(result.stdout)
 
+    def known(self, records):
+        """Without what cachestore-admin did not say yet when the store was made."""
+        return [{name: record[name] for name in known} for record, known in zip(records, self.expected)] + records[len(self.expected):]
+
     def restores(self, how="check", says=""):
         result = run(GOLDEN, self.store, how)
         self.assertEqual((result.returncode, result.stderr), (0, says))
@@ -55,7 +59,7 @@ class GoldenStore(unittest.TestCase):
         self.assertEqual({r["tenant"] for r in spans}, {"0" * 32, "010203" + "0" * 26})
 
     def test_is_listed_and_whole(self):
-        self.assertEqual(self.records(), self.expected)
+        self.assertEqual(self.known(self.records()), self.expected)
         result = run(ADMIN, self.store, "verify")
         self.assertEqual(result.returncode, 0, result.stdout)
         self.assertEqual(json.loads(run(ADMIN, self.store, "status", "--json").stdout)["notes"], 2)
@@ -67,7 +71,7 @@ class GoldenStore(unittest.TestCase):
     def test_is_found_without_its_catalogue(self):
         shutil.rmtree(os.path.join(self.store, "catalog"))
         without_use = [{**r, "used": r["created"]} for r in self.expected]
-        self.assertEqual(self.records(), without_use)
+        self.assertEqual(self.known(self.records()), without_use)
         self.restores("check-no-notes", "golden_store: disk cache: catalogue rebuilt from 10 record headers\n")
 
     def headers(self):

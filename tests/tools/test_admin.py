@@ -324,6 +324,41 @@ class Evict(Case):
         self.refused(2, "evict", "--all", word="volume 0 is missing")
 
 
+class Pin(Case):
+    def pins(self):
+        return [r["first_position"] for r in self.ask("ls") if r["pinned"]]
+
+    def test_on_and_off(self):
+        self.make()
+        record = self.ask("ls")[2]["record"]
+        self.assertEqual(self.ask("pin", record), {"record": record, "pinned": True})
+        self.assertEqual(self.pins(), [40])
+        self.assertTrue(self.ask("show", record)["pinned"])
+        self.assertEqual(len([line for line in self.admin("ls").stdout.splitlines() if line.endswith("  pinned")]), 1)
+        self.assertEqual((self.opened(), self.pins()), (7, [40]))  # a store that opens it leaves it there
+        self.assertIn("unpinned   " + record, self.admin("unpin", record).stdout)
+        self.assertEqual(self.pins(), [])
+        self.assertEqual(self.ask("unpin", record)["pinned"], False)  # once more does no harm
+
+    def test_goes_with_the_record_and_with_the_catalogue(self):
+        self.make()
+        records = self.ask("ls")
+        for record in (records[2]["record"], records[5]["record"]):
+            self.ask("pin", record)
+        self.ask("evict", records[2]["record"])
+        self.assertEqual((self.pins(), self.opened()), ([16], 4))
+        self.ask("rebuild")
+        self.assertEqual(self.pins(), [])
+
+    def test_refuses_what_it_cannot_do(self):
+        self.make()
+        record = self.ask("ls")[2]["record"]
+        self.refused(4, "pin", "0" * 32)
+        self.refused(2, "pin", word="usage")
+        self.lose_catalogue()
+        self.refused(2, "pin", record, word="rebuilt first")
+
+
 class Rebuild(Case):
     def test_from_headers_alone(self):
         self.make()
@@ -489,7 +524,7 @@ class Usage(Case):
         with subprocess.Popen([FIXTURE, self.store, "hold"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                               cwd=self.top) as holder:
             self.assertEqual(holder.stdout.readline(), "open\n")
-            for arguments in (("stats",), ("show", "abcd"), ("explain",), ("scrub",), ("evict", "--all"), ("rebuild",), ("bench",),
+            for arguments in (("stats",), ("show", "abcd"), ("explain",), ("scrub",), ("evict", "--all"), ("pin", "abcd"), ("rebuild",), ("bench",),
                               ("format", "--force")):
                 self.refused(3, *arguments, word="in use", text="1")
             holder.stdin.close()
@@ -497,7 +532,7 @@ class Usage(Case):
 
     def test_help_names_every_command(self):
         text = self.run_tool(ADMIN, "--help").stdout
-        for command in ("status", "stats", "ls", "show", "explain", "verify", "scrub", "evict", "rebuild", "bench", "format"):
+        for command in ("status", "stats", "ls", "show", "explain", "verify", "scrub", "evict", "pin", "rebuild", "bench", "format"):
             self.assertIn(f"\n  {command}", text)
 
 

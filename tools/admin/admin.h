@@ -52,6 +52,8 @@ int run_verify(struct cs_inspect *in, const struct options *o);
 int run_scrub(struct cs_inspect *in, const struct options *o);
 /* change.c */
 int run_evict(struct cs_inspect *in, const struct options *o);
+int run_pin(struct cs_inspect *in, const struct options *o);
+int run_unpin(struct cs_inspect *in, const struct options *o);
 int run_rebuild(struct cs_inspect *in, const struct options *o);
 int run_format(const struct options *o);
 /* bench.c */

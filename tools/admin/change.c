@@ -1,5 +1,5 @@
 /*
- * cachestore-admin evict, rebuild and format: what changes a store.
+ * cachestore-admin evict, pin, unpin, rebuild and format: what changes a store.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -55,6 +55,37 @@ int run_evict(struct cs_inspect *in, const struct options *o)
                gone.spans, plural(gone.spans), gone.checkpoints, plural(gone.checkpoints),
                bytes_text(gone.disk_bytes, a), gone.leftovers, plural(gone.leftovers));
     return gone.spans + gone.checkpoints + gone.leftovers > 0 ? EXIT_FINE : EXIT_NOT_FOUND;
+}
+
+/* ---- pin --------------------------------------------------------------------------------------------- */
+
+static int set_pin(struct cs_inspect *in, const struct options *o, bool pinned)
+{
+    struct cs_span_info span;
+    uint32_t position;
+    char err[256] = "", record[34], place[48];
+    int code = find_record(in, o->word, &span, &position);
+    if (code != EXIT_FINE)
+        return code;
+    if (cs_inspect_pin(in, &span, pinned, err, sizeof err) != CS_OK)
+        return complain("%s", err);
+    if (o->json)
+        printf("{\"record\":\"%s\",\"pinned\":%s}\n", record_text(span.record_id, record),
+               pinned ? "true" : "false");
+    else
+        printf("%s %s, %s\n", pinned ? "pinned    " : "unpinned  ", record_text(span.record_id, record),
+               place_text(&span, place));
+    return EXIT_FINE;
+}
+
+int run_pin(struct cs_inspect *in, const struct options *o)
+{
+    return set_pin(in, o, true);
+}
+
+int run_unpin(struct cs_inspect *in, const struct options *o)
+{
+    return set_pin(in, o, false);
 }
 
 /* ---- rebuild ----------------------------------------------------------------------------------------- */

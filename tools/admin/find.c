@@ -220,6 +220,7 @@ static void print_record(const struct cs_span_info *s, uint32_t position, const 
     hex_text(s->tenant.id, sizeof s->tenant.id, hex);
     printf("tenant     %s\n", memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "anonymous" : hex);
     printf("age        made %s ago, used %s ago\n", age_text(s->created_unix, a), age_text(s->used_unix, b));
+    printf("pinned     %s\n", s->pinned ? "yes" : "no");
     printf("size       %" PRIu32 " %s%s, %s on disk\n", s->n_pages, s->checkpoint ? "block" : "page",
            plural(s->n_pages), bytes_text(s->disk_bytes, a));
     printf("path      ");

@@ -94,10 +94,10 @@ static int print_span(void *ctx, const struct cs_span_info *s)
         snprintf(tokens, sizeof tokens, "%" PRIu32, s->n_tokens);
     bool orphan = s->depth == 0 && s->first_position > 0;
     static const struct cs_tenant anonymous;
-    printf("%-28s %8s %11s %9s %9s  %.8s %.8s %.8s%s\n", positions, tokens, bytes_text(s->disk_bytes, bytes),
-           age_text(s->created_unix, made), age_text(s->used_unix, used), key, fingerprint,
-           memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant,
-           orphan ? "  (what comes before is not stored)" : "");
+    printf("%-28s %8s %11s %9s %9s  %.8s %.8s %.8s%s%s\n", positions, tokens,
+           bytes_text(s->disk_bytes, bytes), age_text(s->created_unix, made), age_text(s->used_unix, used),
+           key, fingerprint, memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant,
+           s->pinned ? "  pinned" : "", orphan ? "  (what comes before is not stored)" : "");
     return 0;
 }
 

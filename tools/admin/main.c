@@ -2,8 +2,8 @@
  * cachestore-admin DIR COMMAND: looks after a store that nobody has open. Built on cachestore.h alone; the
  * commands are in the files beside this one.
  *
- * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, rebuild,
- * format and scrub --drop change a store.
+ * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, pin,
+ * unpin, rebuild, format and scrub --drop change a store.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@
 #include "tools/admin/admin.h"
 
 static const char usage_line[] =
-    "usage: cachestore-admin DIR status|stats|ls|show|explain|verify|scrub|evict|rebuild|bench|format "
+    "usage: cachestore-admin DIR "
+    "status|stats|ls|show|explain|verify|scrub|evict|pin|unpin|rebuild|bench|format "
     "[--json]; "
     "--help says more";
 
@@ -29,8 +30,9 @@ static const char usage_text[] =
     "  evict KEY | --tenant TENANT | --all\n"
     "                          delete a record and what is stored below it, all of a tenant, everything;\n"
     "                          no rebuild brings it back\n"
+    "  pin KEY, unpin KEY      keep a record and what is above it on disk, whatever else wants the room\n"
     "  rebuild [--every SECONDS]\n"
-    "                          make the catalogue again from record headers; notes are lost\n"
+    "                          make the catalogue again from record headers; notes and pins are lost\n"
     "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
     "do\n"
     "  format [--chunk SIZE] [--force]\n"
@@ -70,6 +72,8 @@ static const struct command {
     {"verify", 0, run_verify, NULL},
     {"scrub", DROP | EVERY, run_scrub, NULL},
     {"evict", WORD | TENANT | ALL, run_evict, NULL},
+    {"pin", WORD | NEEDS_WORD, run_pin, NULL},
+    {"unpin", WORD | NEEDS_WORD, run_unpin, NULL},
     {"rebuild", EVERY, run_rebuild, NULL},
     {"bench", SIZE, run_bench, NULL},
     {"format", CHUNK | FORCE, NULL, run_format},

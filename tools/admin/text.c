@@ -117,6 +117,7 @@ void print_span_fields(const struct cs_span_info *s)
            ",\"used\":%" PRId64,
            s->first_position, s->n_tokens, s->n_pages, s->payload_bytes, s->disk_bytes, s->created_unix,
            s->used_unix);
+    printf(",\"pinned\":%s", s->pinned ? "true" : "false");
 }
 
 int complain(const char *format, ...)
