@@ -25,6 +25,8 @@ enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4 };
 
 #define OPTIONS(X)                                                                                           \
     X(seed, 1)                                                                                               \
+    X(purge, 0)     /* not 0: deletes every eighth path offline, for good, instead */                        \
+    X(rebuild, 0)   /* not 0: makes the catalogue again offline, instead */                                  \
     X(ops, 1000000) /* operations before it closes and ends */                                               \
     X(close_ms, 10000)                                                                                       \
     X(passes, 1) /* of look-ups, before it works */                                                          \
@@ -305,6 +307,38 @@ static void work(struct worker *w)
     }
 }
 
+/* ---- offline ----------------------------------------------------------------------------------------- */
+
+static int is_purged(void *ctx, const struct cs_span_info *span)
+{
+    const struct options *o = ctx;
+    if (span->key.lo % 8 != o->purge % 8)
+        return 0;
+    say(W_PURGE, span->record_id[0], span->record_id[1]);
+    return 1;
+}
+
+static int work_offline(struct options *o)
+{
+    struct cs_inspect *i = NULL;
+    char err[300] = "";
+    int rc = cs_inspect_open(o->dir, &i, err, sizeof err);
+    if (rc == CS_OK && o->purge) {
+        struct cs_evicted evicted;
+        rc = cs_inspect_evict(i, is_purged, o, true, &evicted, err, sizeof err);
+        say(W_PURGED, (uint64_t)(int64_t)rc, 0);
+    } else if (rc == CS_OK) {
+        struct cs_rebuilt rebuilt;
+        rc = cs_inspect_rebuild(i, NULL, NULL, &rebuilt, err, sizeof err);
+    }
+    cs_inspect_close(i);
+    if (rc != CS_OK)
+        witness_text(W_LOG, CS_LOG_WARN, err);
+    else
+        say(W_DONE, 0, 0);
+    return rc == CS_OK ? 0 : rc == CS_EBUSY ? EXIT_BUSY : EXIT_REFUSED;
+}
+
 /* Where it was, for the driver to print. */
 static void on_crash(int signal_number)
 {
@@ -339,6 +373,8 @@ int main(int argc, char **argv)
         w.g.state_blocks = 3;
         w.g.grid = 8;
     }
+    if (o.purge || o.rebuild)
+        return work_offline(&o);
     int rc = store_begin(&w);
     if (rc != CS_OK)
         return rc == CS_EBUSY ? EXIT_BUSY : EXIT_REFUSED;

@@ -270,6 +270,8 @@ class Episode:
                 return self.read_only_loop()
             if rng.random() < 0.06:
                 return self.two_processes()
+            if rng.random() < 0.06 and self.opened_budget > 0 and not self.full:
+                return self.offline(rng.choice(("purge", "purge", "rebuild")))
             kind = rng.random()
             if kind < 0.45:
                 step = self.some_step()
@@ -389,6 +391,29 @@ class Episode:
             first.close()
             if second is not None:
                 second.close()
+        return True
+
+    def offline(self, what):
+        """Deletes for good, or makes the catalogue again, in a process that may be killed at it."""
+        rng = self.rng
+        if what == "rebuild":
+            self.oracle.catalog_removed()
+        more = {"die": self.some_step(), "nth": 1 + rng.randrange(3)} if rng.random() < 0.5 else {}
+        process = self.spawn(**{what: 1 + rng.randrange(8)}, **more)
+        try:
+            if not more and rng.random() < 0.5:
+                process.ended(rng.random() * self.tools.verify_ms)
+                process.kill()
+            self.wait(process)
+            ended = process.verdict()
+            if ended == "refused" and self.oracle.damaged:  # a catalogue that does not open
+                self.hear(process)
+            else:
+                self.judge(process)
+            self.count(f"offline {what}: {ended}")
+            self.history.append(f"{self.loops}: {what} {ended}")
+        finally:
+            process.close()
         return True
 
     def read_only_loop(self):

@@ -10,7 +10,7 @@ miss) or gone. A doubtful record whose pages were all read right is trusted agai
 from array import array
 
 (OPENING, OPENED, RESTART, LOADED, WRITE, RUNS, DURABLE, DELETE, ROW_DELETE, PATH, LOOKUP, VERIFIED, FLUSHED, STATS,
- CLOSING, CLOSED, DONE, LOG, FAILED, FULL_ARENA, KEYS) = range(1, 22)
+ CLOSING, CLOSED, DONE, LOG, FAILED, FULL_ARENA, KEYS, PURGE, PURGED) = range(1, 24)
 SPAN, CHECKPOINT = 1, 2
 MISS_CORRUPT = 6  # of enum cs_miss
 HIT_SHARE = 0.999  # of what must be a hit
@@ -55,6 +55,7 @@ class Session:
         self.opened = self.disk_on = self.verified = self.done = self.rebuilt = False
         self.ever_on = False  # the disk was, at one of its openings
         self.tainted = False  # checksums may fail
+        self.purged = False  # what was to be deleted for good
         self.code = None
         self.logs = []
         self.last_kind = None
@@ -72,6 +73,7 @@ class Oracle:
         self.doubtful_keys = set()  # when the store was opened
         self.paths = {}
         self.ever_durable, self.ever_published = set(), set()
+        self.purged = set()  # ids that may never come back
         self.pristine = True  # the catalogue was never tampered with, nor made again
         self.catalog_touched = False  # since the last process
         self.rolled_back = False  # ... and opened without what was in it last
@@ -157,7 +159,7 @@ class Oracle:
         loaded, trusted_before, opening = set(), set(), False
         n_durable, published, room_lost, deleted = 0, set(), False, []
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
-        flushed = False
+        flushed, purging = False, set()
         for kind, w in entries(words):
             s.last_kind = kind
             if kind == LOOKUP:
@@ -191,10 +193,16 @@ class Oracle:
                         self.totals["records deleted"] += 1
                     self.forget(record)
                     deleted.append(record)
+                    if purging:
+                        purging.add((w[0], w[1]))
             elif kind == PATH:
                 keys = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
                 published.update(keys)
                 self.ever_published.update(keys)
+            elif kind == PURGE:
+                purging.add((w[0], w[1]))
+            elif kind == PURGED:
+                s.purged = w[0] == 0
             elif kind == KEYS and s.disk_on:  # without the disk the store has another secret
                 self.paths[(identity, w[0])] = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
             elif kind == LOADED:
@@ -239,13 +247,30 @@ class Oracle:
                 s.logs.append(text_of(w))
             elif kind == FAILED:
                 raise Violation(text_of(w))
+        if purging:
+            self.judge_purge(purging, s.purged)
         if self.catalog_touched and not s.rebuilt:  # what has no row any more may be overwritten from here on
             self.before = set()
             self.rolled_back = True
         self.catalog_touched = False
         return s
 
+    def judge_purge(self, ids, is_done):
+        """What was not done to the end is in doubt, and so is all below it: without a catalogue it goes without a word."""
+        for record in [self.records[i] for i in ids if i in self.records]:
+            if is_done:
+                self.forget(record)
+            elif record.trusted:
+                self.doubt(record)
+        if is_done:
+            self.purged |= ids
+        for record in list(self.records.values()):
+            if record.trusted and not self.reachable(record):
+                self.doubt(record)
+
     def load(self, identity, w, rebuilt):
+        if (w[0], w[1]) in self.purged and (rebuilt or self.pristine):
+            raise Violation(f"a record at {w[3]} that was deleted for good came back")
         record = self.records.get((w[0], w[1]))
         if record is None:
             record = self.records[(w[0], w[1])] = Record(identity, w)

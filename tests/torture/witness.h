@@ -41,6 +41,8 @@ enum witness_kind {
     W_FAILED,     /* text: what is wrong; the process ends */
     W_FULL_ARENA, /* a sequence found no room */
     W_KEYS,       /* path, n keys, keys of all its pages, published or not */
+    W_PURGE,      /* nonce, sequence: it, and what lies below it, is about to be deleted for good */
+    W_PURGED,     /* code: it has been */
 };
 
 /* Maps the log; empties it. die: name of a step, NULL: none; at its nth time. False: it cannot be done. */
