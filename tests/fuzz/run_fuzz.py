@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Builds one libFuzzer target in a build folder of its own and runs it for a while: no finding, or the input that makes one.
 
-  run_fuzz.py FOLDER TARGET SEEDS      FOLDER is made; SEEDS is a folder of seed files
+  run_fuzz.py FOLDER TARGET SEEDS SECONDS      FOLDER is made; SEEDS is a folder of seed files
 
-$ISOTHERM_FUZZ_SECONDS (60) is how long. What is found interesting stays in FOLDER/corpus/TARGET for the next run. Exit 77
+$ISOTHERM_FUZZ_SECONDS, where it is set, is how long instead. What is found interesting stays in FOLDER/corpus/TARGET for the next run. Exit 77
 where clang has no libFuzzer.
 """
 import fcntl
@@ -58,7 +58,7 @@ def small_seeds(folder, seeds):
 
 def main():
     folder, target, seeds = os.path.abspath(sys.argv[1]), sys.argv[2], sys.argv[3]
-    seconds = int(os.environ.get("ISOTHERM_FUZZ_SECONDS", "60"))
+    seconds = int(os.environ.get("ISOTHERM_FUZZ_SECONDS", sys.argv[4]))
     os.makedirs(folder, exist_ok=True)
     require_libfuzzer(folder)
     program = build(folder, target)

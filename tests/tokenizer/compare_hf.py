@@ -35,6 +35,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s
           r"|\s+(?!\S)|\s+")
 QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+"
           r"|\s+(?!\S)|\s+")
+N_LINES = 20000
 FAILURES = []
 
 
@@ -174,16 +175,16 @@ def compare_code_points(program, pre, path, points):
 def main():
     program, golden = sys.argv[1], sys.argv[2]
     points = code_points("--every-code-point" in sys.argv[3:])
-    n_lines = 5000
+    n_lines = N_LINES // (10 if "--short" in sys.argv[3:] else 1)
     with tempfile.TemporaryDirectory() as folder:
         for seed, pre in enumerate(("gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35")):
             path = os.path.join(folder, pre + ".gguf")
             train(pre, path)
-            compare(program, path, "trained " + pre, n_lines, seed)
+            compare(program, path, "trained " + pre, n_lines // 4, seed)
             compare_code_points(program, pre, path, points)
     for name in ("llama", "qwen2", "qwen3", "qwen3next", "qwen35"):
         path = os.path.join(golden, name + ".gguf")
-        compare(program, path, "golden " + name, 20000 if name == "qwen35" else n_lines // 10, 7)
+        compare(program, path, "golden " + name, n_lines, 7)
     models_folder = os.environ.get("ISOTHERM_MODELS") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "isotherm", "models")
     model = os.path.join(models_folder, "SmolLM2-135M-Instruct.Q4_1.gguf")

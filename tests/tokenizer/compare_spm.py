@@ -31,7 +31,7 @@ import pipe
 from spm_model import SPACE, references
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-N_LINES = 20000
+N_LINES = 2000 if "--short" in sys.argv[3:] else 20000
 INVALID = 2**32 - 2  # ENG_EINVAL
 ADDED = ["<think>", SPACE * 4, SPACE * 2, "\n", "\n\n", "你好", "<start_of_turn>"]
 FAILURES = []
