@@ -486,11 +486,15 @@ struct cs_rebuilt {
     uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */
 };
 /* Replaces the catalogue by one made from the record headers in the volumes. Notes, times of use and pins are
- * lost; records that were evicted, not those that were deleted deliberately, may be found again. progress
- * (may be NULL) is told how many headers there are so far; a non-zero return stops while nothing is changed,
- * and is returned. CS_OK, CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
-int cs_inspect_rebuild(struct cs_inspect *i, int (*progress)(void *ctx, uint64_t n_headers), void *ctx,
-                       struct cs_rebuilt *out, char *err, size_t err_len);
+ * lost; records that were evicted, not those that were deleted deliberately, may be found again. CS_OK,
+ * CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+int cs_inspect_rebuild(struct cs_inspect *i, struct cs_rebuilt *out, char *err, size_t err_len);
+
+/* Calls that look through the volumes (cs_inspect_evict and _rebuild; _find without a catalogue) tell fn how
+ * far they are, from the beginning again where they do so twice. A non-zero return ends the call while
+ * nothing has been changed, and is returned; afterwards fn is not called. NULL: nobody is told. */
+void cs_inspect_progress(struct cs_inspect *i, int (*fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes),
+                         void *ctx);
 
 /* Makes a new, empty store in dir (made if need be). chunk_bytes: a power of two from 4096 to 2^30; 0: 256
  * KiB. replace: in place of the store that is there, damaged or not, whose contents are gone for good. CS_OK;

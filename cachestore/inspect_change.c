@@ -45,6 +45,21 @@ static int failed(int rc, const char *what, char *err, size_t err_len)
     return rc;
 }
 
+static int on_scanned(void *ctx, uint64_t n_chunks, uint64_t n_all)
+{
+    const struct cs_inspect *in = ctx;
+    return in->progress(in->progress_ctx, n_chunks * in->store.chunk_bytes, n_all * in->store.chunk_bytes);
+}
+
+void cs_inspect_progress(struct cs_inspect *in, int (*fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes),
+                         void *ctx)
+{
+    in->progress = fn;
+    in->progress_ctx = ctx;
+    in->volumes.scanned = fn != NULL ? on_scanned : NULL;
+    in->volumes.scanned_ctx = in;
+}
+
 /* ---- which records go -------------------------------------------------------------------------------- */
 
 struct leftovers {
@@ -286,8 +301,6 @@ struct rebuild {
     struct cs_inspect *in;
     struct header *headers;
     size_t n, room;
-    int (*progress)(void *ctx, uint64_t n_headers);
-    void *ctx;
 };
 
 static int header_note(void *ctx, const struct fmt_record *r, const void *bytes)
@@ -306,7 +319,7 @@ static int header_note(void *ctx, const struct fmt_record *r, const void *bytes)
         memcpy(h->runs, r->runs, r->n_runs * sizeof *h->runs);
     }
     b->n++;
-    return b->progress != NULL ? b->progress(b->ctx, b->n) : CS_OK;
+    return CS_OK;
 }
 
 static int newest_first(const void *a, const void *b)
@@ -349,6 +362,7 @@ static int header_to_row(void *ctx, const struct fmt_record *r, const void *byte
 static int catalog_make(struct rebuild *b, char *err, size_t err_len)
 {
     struct cs_inspect *in = b->in;
+    in->volumes.scanned = NULL; /* from here on it goes through */
     catalog_close(in->catalog);
     in->catalog = NULL;
     int rc = catalog_remove(in->dir_fd);
@@ -371,10 +385,9 @@ static int catalog_make(struct rebuild *b, char *err, size_t err_len)
     return failed(rc, "write the catalogue", err, err_len);
 }
 
-int cs_inspect_rebuild(struct cs_inspect *in, int (*progress)(void *ctx, uint64_t n_headers), void *ctx,
-                       struct cs_rebuilt *out, char *err, size_t err_len)
+int cs_inspect_rebuild(struct cs_inspect *in, struct cs_rebuilt *out, char *err, size_t err_len)
 {
-    struct rebuild b = {.in = in, .progress = progress, .ctx = ctx};
+    struct rebuild b = {.in = in};
     memset(out, 0, sizeof *out);
     int rc = inspect_scan_headers(in, header_note, &b);
     if (rc < 0)

@@ -33,6 +33,8 @@ struct cs_inspect {
     uint32_t *by_id;     /* entry indices sorted by record id */
     uint32_t *by_parent; /* entry indices sorted by the parent key they want */
     uint32_t first_root;
+    int (*progress)(void *ctx, uint64_t done_bytes, uint64_t all_bytes);
+    void *progress_ctx;
 };
 
 /* inspect.c */

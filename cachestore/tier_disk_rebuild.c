@@ -93,6 +93,9 @@ int volumes_scan_headers(const struct volumes *v, enum cs_io_engine kind, const 
         scan.rc = CS_ENOMEM;
         goto out;
     }
+    uint64_t n_seen = 0, n_all = 0;
+    for (uint32_t volume = 0; volume < v->n_volumes; volume++)
+        n_all += v->volume[volume].chunks.n;
     for (uint32_t volume = 0; volume < v->n_volumes && scan.rc == 0; volume++) {
         uint32_t n = v->volume[volume].chunks.n;
         for (uint32_t first = 0; first < n && scan.rc == 0; first += SCAN_DEPTH) {
@@ -118,6 +121,9 @@ int volumes_scan_headers(const struct volumes *v, enum cs_io_engine kind, const 
                 io_run(io, -1);
             for (uint32_t i = 0; i < batch && scan.rc == 0; i++)
                 scan_look(&slots[i]);
+            n_seen += batch;
+            if (scan.rc == 0 && v->scanned != NULL)
+                scan.rc = v->scanned(v->scanned_ctx, n_seen, n_all);
         }
     }
 out:

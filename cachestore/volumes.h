@@ -36,6 +36,10 @@ struct volumes {
     bool direct; /* no file system has refused O_DIRECT so far */
     struct volume *volume;
     uint32_t n_volumes;
+    /* Where set, told how many chunks a scan of headers has looked at; what it returns ends the scan if not
+     * 0. */
+    int (*scanned)(void *ctx, uint64_t n_chunks, uint64_t n_all);
+    void *scanned_ctx;
 };
 
 /* Opens what is there; dir_fd stays the caller's. 0 or -errno. */

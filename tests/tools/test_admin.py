@@ -458,16 +458,18 @@ class Scrub(Case):
         self.assertEqual(sorted(self.places()), sorted(p for p in WHOLE if p != ("span", 40, 20)))
         self.assertEqual(self.ask("scrub")["n_damaged"], 0)
 
-    def blocked(self, *arguments):
-        """A process that has filled its stderr, which nobody reads, with lines of progress."""
+    def blocked(self, *arguments, filled=0):
+        """A process whose lines of progress fill its stderr, which nobody reads; `filled`: of that pipe beforehand."""
         reader, writer = os.pipe()
         room = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(writer, b"." * filled)
         process = subprocess.Popen([ADMIN, self.store, *arguments, "--every", "0"], stdout=subprocess.PIPE, stderr=writer)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.kill)
         os.close(writer)
+        enough = filled + 1 if filled else room - 100
         there, deadline = array.array("i", [0]), time.monotonic() + 60
-        while there[0] < room - 100 and process.poll() is None and time.monotonic() < deadline:
+        while there[0] < enough and process.poll() is None and time.monotonic() < deadline:
             fcntl.ioctl(reader, termios.FIONREAD, there)
             time.sleep(0.01)
         self.assertIsNone(process.poll())
@@ -486,16 +488,18 @@ class Scrub(Case):
         self.assertGreaterEqual(result["spans"], len(lines) - 1)
         self.assertEqual(lines[3], f"{3 * PAGE / 1024:.1f} KiB of 600.0 KiB read, 0 damaged")
 
-    def test_a_rebuild_that_is_stopped_has_changed_nothing(self):
+    def test_what_is_stopped_before_it_changes_anything_has_changed_nothing(self):
         self.make("many")
-        process, errors = self.blocked("rebuild")
-        process.send_signal(signal.SIGINT)
-        with errors:
-            lines = errors.read().splitlines()
-        self.assertEqual((process.stdout.read(), process.wait(60)), (b"", 5))
-        self.assertIn("nothing was changed", lines[-1])
-        self.assertEqual(lines[0], "1 record headers found in the volumes")
-        self.assertEqual((self.ask("status")["catalogue"], len(self.ask("ls"))), ("ok", 150))
+        for arguments in (("rebuild",), ("evict", "--all")):
+            # Room for one line: the second one waits until somebody reads.
+            process, errors = self.blocked(*arguments, filled=4096 - 60)
+            process.send_signal(signal.SIGINT)
+            with errors:
+                lines = errors.read().lstrip(".").splitlines()
+            self.assertEqual((process.stdout.read(), process.wait(60)), (b"", 5))
+            self.assertRegex(lines[0], r"^4\.0 MiB of \d+\.0 MiB of volumes looked through$")
+            self.assertIn("nothing was changed", lines[-1])
+            self.assertEqual((self.ask("status")["catalogue"], len(self.ask("ls")), self.epoch()), ("ok", 150, 0))
 
 
 class Bench(Case):

@@ -6,6 +6,27 @@
 
 #include "tools/admin/admin.h"
 
+enum { STOP = 1 };
+
+/* Of a command that looks through the volumes before it changes anything. */
+static int on_scan(void *ctx, uint64_t done_bytes, uint64_t all_bytes)
+{
+    const struct options *o = ctx;
+    char done[32], all[32];
+    if (stopped())
+        return STOP;
+    if (progress_due(o->every_s))
+        progress_line("%s of %s of volumes looked through", bytes_text(done_bytes, done),
+                      bytes_text(all_bytes, all));
+    return 0;
+}
+
+static int say_stopped(void)
+{
+    complain("stopped; nothing was changed");
+    return EXIT_STOPPED;
+}
+
 /* ---- evict ------------------------------------------------------------------------------------------- */
 
 struct choice {
@@ -42,7 +63,12 @@ int run_evict(struct cs_inspect *in, const struct options *o)
         return code;
     struct cs_evicted gone;
     char err[256] = "", a[32];
+    stop_on_sigint();
+    cs_inspect_progress(in, on_scan, (void *)o);
     int rc = cs_inspect_evict(in, is_chosen, &choice, true, &gone, err, sizeof err);
+    progress_end();
+    if (rc == STOP)
+        return say_stopped();
     if (rc != CS_OK)
         return complain("not all of it is deleted, do it again: %s", err);
     if (o->json)
@@ -90,29 +116,16 @@ int run_unpin(struct cs_inspect *in, const struct options *o)
 
 /* ---- rebuild ----------------------------------------------------------------------------------------- */
 
-enum { STOP = 1 };
-
-static int on_header(void *ctx, uint64_t n_headers)
-{
-    const struct options *o = ctx;
-    if (stopped())
-        return STOP;
-    if (progress_due(o->every_s))
-        progress_line("%" PRIu64 " record headers found in the volumes", n_headers);
-    return 0;
-}
-
 int run_rebuild(struct cs_inspect *in, const struct options *o)
 {
     struct cs_rebuilt made;
     char err[256] = "";
     stop_on_sigint();
-    int rc = cs_inspect_rebuild(in, on_header, (void *)o, &made, err, sizeof err);
+    cs_inspect_progress(in, on_scan, (void *)o);
+    int rc = cs_inspect_rebuild(in, &made, err, sizeof err);
     progress_end();
-    if (rc == STOP) {
-        complain("stopped; nothing was changed");
-        return EXIT_STOPPED;
-    }
+    if (rc == STOP)
+        return say_stopped();
     if (rc != CS_OK)
         return complain("%s", err);
     if (o->json)

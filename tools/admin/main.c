@@ -27,7 +27,7 @@ static const char usage_text[] =
     "  verify                  read everything and check every checksum\n"
     "  scrub [--drop]          the same with progress; --drop deletes damaged records, to be stored anew\n"
     "          [--every SECONDS]   between two lines of progress (1)\n"
-    "  evict KEY | --tenant TENANT | --all\n"
+    "  evict KEY | --tenant TENANT | --all  [--every SECONDS]\n"
     "                          delete a record and what is stored below it, all of a tenant, everything;\n"
     "                          no rebuild brings it back\n"
     "  pin KEY, unpin KEY      keep a record and what is above it on disk, whatever else wants the room\n"
@@ -40,7 +40,7 @@ static const char usage_text[] =
     "KEY: a key as ls prints it or its beginning, a record id, or the key of any position. TENANT: "
     "'anonymous',\n"
     "hex digits or their beginning. MODEL: a fingerprint or its beginning. SIZE takes K, M, G, T.\n\n"
-    "The store must not be in use. verify, scrub, rebuild and bench can be stopped with SIGINT.\n"
+    "The store must not be in use. verify, scrub, evict, rebuild and bench can be stopped with SIGINT.\n"
     "Exit codes: 0 fine, 1 damage found, 2 usage, not a store, or it failed, 3 in use, 4 nothing like that "
     "is\n"
     "stored, 5 stopped.\n";
@@ -71,7 +71,7 @@ static const struct command {
     {"explain", WORD | TENANT | MODEL, run_explain, NULL},
     {"verify", 0, run_verify, NULL},
     {"scrub", DROP | EVERY, run_scrub, NULL},
-    {"evict", WORD | TENANT | ALL, run_evict, NULL},
+    {"evict", WORD | TENANT | ALL | EVERY, run_evict, NULL},
     {"pin", WORD | NEEDS_WORD, run_pin, NULL},
     {"unpin", WORD | NEEDS_WORD, run_unpin, NULL},
     {"rebuild", EVERY, run_rebuild, NULL},

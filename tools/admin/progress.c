@@ -45,14 +45,12 @@ static bool line_open;
 void progress_line(const char *format, ...)
 {
     bool terminal = isatty(STDERR_FILENO) != 0;
+    char line[256];
     va_list args;
     va_start(args, format);
-    if (terminal)
-        fprintf(stderr, "\r\033[K");
-    vfprintf(stderr, format, args);
+    vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (!terminal)
-        fputc('\n', stderr);
+    fprintf(stderr, terminal ? "\r\033[K%s" : "%s\n", line);
     line_open = terminal;
     fflush(stderr);
 }
