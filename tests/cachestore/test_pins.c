@@ -3,6 +3,7 @@
  * them together hold at most half of the disk; a pin ends with its record.
  */
 #include "tests/cachestore/disk_dir.h"
+#include "tests/cachestore/stateful.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -177,6 +178,62 @@ static void a_pin_ends_with_its_record(void **state)
     disk_dir_remove();
 }
 
+static int pin_checkpoint_at(void *ctx, const struct cs_span_info *span)
+{
+    struct search *f = ctx;
+    if (span->checkpoint && span->first_position == 32)
+        f->deepest = *span;
+    return 0;
+}
+
+/* Four turns with at most three checkpoints a path, at 32, 64, 96 and 128, the first one pinned after two of
+ * them or not; where somebody resumes who shares the first 50 tokens. */
+static uint32_t resumes_at(bool pinned)
+{
+    disk_dir_make();
+    struct cs_config c = stateful_config(256);
+    c.index_bytes = 8 << 20;
+    c.disk_dir = disk_dir;
+    c.disk_bytes = 64 << 20;
+    c.extent_bytes = 1 << 20;
+    c.checkpoints_a_path = 3;
+    uint32_t ids[140], other[140];
+    make_ids(ids, 140, 140, 0);
+    make_ids(other, 140, 50, 3);
+    struct cs_store *s = tiny_open(&c);
+    for (uint32_t n = 30; n <= 60; n += 30)
+        run_turn(s, &c, 0, ids, n, n + 9, NULL, 0);
+    cs_close(s, FLUSH_MS);
+    if (pinned) {
+        char err[256] = "";
+        struct cs_inspect *in;
+        struct search f = {.n_pinned = 0};
+        assert_int_equal(cs_inspect_open(disk_dir, &in, err, sizeof err), CS_OK);
+        assert_int_equal(cs_inspect_spans(in, pin_checkpoint_at, &f), CS_OK);
+        assert_int_equal(f.deepest.first_position, 32);
+        assert_int_equal(cs_inspect_pin(in, &f.deepest, true, err, sizeof err), CS_OK);
+        cs_inspect_close(in);
+    }
+    s = tiny_open(&c);
+    for (uint32_t n = 90; n <= 120; n += 30)
+        run_turn(s, &c, 0, ids, n, n + 9, NULL, 0);
+    assert_int_equal(stats_of(s).checkpoints, 3);
+    struct run r;
+    uint32_t at = run_start(&r, s, &c, 0, other, 60);
+    run_close(&r);
+    check_balance(s);
+    cs_close(s, FLUSH_MS);
+    disk_dir_remove();
+    return at;
+}
+
+static void a_pinned_checkpoint_is_not_thinned_out(void **state)
+{
+    (void)state;
+    assert_int_equal(resumes_at(false), 0);
+    assert_int_equal(resumes_at(true), 32);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +241,7 @@ int main(void)
         cmocka_unit_test(a_pin_that_is_taken_off_protects_no_more),
         cmocka_unit_test(pins_beyond_half_of_the_disk_are_let_go),
         cmocka_unit_test(a_pin_ends_with_its_record),
+        cmocka_unit_test(a_pinned_checkpoint_is_not_thinned_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
