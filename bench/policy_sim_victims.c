@@ -1,0 +1,224 @@
+/*
+ * Choosers of victims beside the store's own. The program is linked so that the store asks here
+ * (--wrap=ranks_victim_locked): index, paths, placement and what a victim gives back are the store's in all
+ * cases, and nothing but the choice among its candidates differs.
+ *
+ *   exact    the least U of policy/worth.h over all candidates, each judged anew at that moment
+ *   lru      the least recently used
+ *   gdsf     greedy dual size frequency: L + uses * seconds saved / blocks freed, L: that of the last victim
+ *   future   the one whose next use is farthest away (Belady): of pages the next prompt that has them; of a
+ *            checkpoint the next request that resumes there when nothing is ever evicted. Blind to bytes, so
+ *            a bound in practice and not by proof.
+ *
+ * What is worth nothing goes first in all of them, and what goes when nothing else is left goes last.
+ */
+#include "bench/policy_sim.h"
+#include "cachestore/index.h"
+#include "cachestore/policy/evict.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct span *__real_ranks_victim_locked(struct index *ix);
+struct span *__wrap_ranks_victim_locked(struct index *ix);
+
+struct credit {
+    double floor; /* L when it was last used */
+    uint32_t uses;
+};
+
+static struct {
+    enum sim_policy policy;
+    const struct sim_uses *uses;
+    uint32_t now;
+    uint64_t n_victims;
+    bool stateful;
+    struct credit *credit; /* of nodes; gdsf only */
+    double floor;
+    struct span **found, **stack;
+    size_t n_found, found_capacity, stack_capacity;
+} victims;
+
+/* ---- candidates -------------------------------------------------------------------------------------- */
+
+static void gather_class(struct span *root)
+{
+    size_t n = 0;
+    if (root) {
+        victims.stack = sim_reserve((void *)victims.stack, &victims.stack_capacity, n, sizeof(struct span *));
+        victims.stack[n++] = root;
+    }
+    while (n > 0) {
+        struct span *sp = victims.stack[--n];
+        victims.found = sim_reserve((void *)victims.found, &victims.found_capacity, victims.n_found,
+                                    sizeof(struct span *));
+        victims.found[victims.n_found++] = sp;
+        struct span *const next[] = {sp->rank.child, sp->rank.next};
+        for (int i = 0; i < 2; i++)
+            if (next[i]) {
+                victims.stack =
+                    sim_reserve((void *)victims.stack, &victims.stack_capacity, n, sizeof(struct span *));
+                victims.stack[n++] = next[i];
+            }
+    }
+}
+
+static void gather(const struct index *ix, bool durable)
+{
+    victims.n_found = 0;
+    for (int octave = WORTH_CLASS_NOTHING + 1; octave < WORTH_CLASS_LAST; octave++)
+        gather_class(ix->ranks.root[durable][octave]);
+}
+
+/* ---- what they are worth ----------------------------------------------------------------------------- */
+
+/* Tokens up to its end. */
+static uint32_t end_of(const struct index *ix, const struct span *sp)
+{
+    return sp->kind == SPAN_CHECKPOINT ? sp->first_position
+                                       : sp->first_position + ranks_pages_to_unused(ix, sp) * ix->page_tokens;
+}
+
+static uint32_t node_of(const struct index *ix, const struct span *sp)
+{
+    uint32_t n = sp->kind == SPAN_CHECKPOINT ? 1 : ranks_pages_to_unused(ix, sp);
+    return sp->ids[n * ix->page_tokens - 1];
+}
+
+static double greedy_dual(const struct index *ix, const struct span *sp)
+{
+    const struct credit *c = &victims.credit[node_of(ix, sp)];
+    uint32_t end = end_of(ix, sp), before = end - ix->page_tokens;
+    double blocks = 1;
+    if (sp->kind == SPAN_CHECKPOINT) {
+        const struct span *shallower = ranks_checkpoint_before(sp);
+        before = shallower ? shallower->first_position : 0;
+        blocks = sp->n_pages;
+        if (sp->parent->useful_depth <= 2 * (sp->parent_ordinal + 1)) /* the end of a path */
+            blocks += (double)(end - before) / ix->page_tokens;
+    }
+    return c->floor + c->uses * (sim_prefill_s(end) - sim_prefill_s(before)) / blocks;
+}
+
+/* The least goes. */
+static double worth_of(const struct index *ix, const struct span *sp, uint64_t now_us)
+{
+    uint64_t age = now_us > sp->last_used ? now_us - sp->last_used : 0;
+    switch (victims.policy) {
+    case SIM_EXACT:
+        return worth_now(sp->rank.value, age);
+    case SIM_GDSF:
+        return greedy_dual(ix, sp);
+    case SIM_FUTURE:
+        return -(double)sim_uses_next(victims.uses, node_of(ix, sp), victims.now);
+    default:
+        return -(double)age;
+    }
+}
+
+static bool goes_before(const struct span *a, const struct span *b)
+{
+    const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
+                             fb = {.last_used = b->last_used, .first_position = b->first_position};
+    return evict_oldest_before(&fa, &fb);
+}
+
+static struct span *least(const struct index *ix)
+{
+    uint64_t now = index_now(ix);
+    struct span *best = NULL;
+    double best_worth = 0;
+    for (size_t i = 0; i < victims.n_found; i++) {
+        struct span *sp = victims.found[i];
+        double worth = worth_of(ix, sp, now);
+        if (!best || worth < best_worth || (worth == best_worth && goes_before(sp, best))) {
+            best = sp;
+            best_worth = worth;
+        }
+    }
+    if (best && victims.policy == SIM_GDSF)
+        victims.floor = best_worth;
+    return best;
+}
+
+/* Judges all candidates anew. */
+static void refresh(struct index *ix, bool durable)
+{
+    gather(ix, durable);
+    for (size_t i = 0; i < victims.n_found; i++)
+        ranks_update_locked(ix, victims.found[i]);
+}
+
+struct span *__wrap_ranks_victim_locked(struct index *ix)
+{
+    struct span *best = NULL;
+    for (int durable = 1; durable >= 0 && victims.policy == SIM_EXACT; durable--)
+        refresh(ix, durable);
+    bool dead = ix->ranks.root[0][WORTH_CLASS_NOTHING] || ix->ranks.root[1][WORTH_CLASS_NOTHING];
+    for (int durable = 1; durable >= 0 && !best && !dead && victims.policy != SIM_STORE; durable--) {
+        gather(ix, durable);
+        best = least(ix);
+    }
+    if (!best)
+        best = __real_ranks_victim_locked(ix);
+    victims.n_victims += best != NULL;
+    return best;
+}
+
+/* ---- uses -------------------------------------------------------------------------------------------- */
+
+void sim_victims_begin(const struct sim_trace *t, const struct sim_setup *setup)
+{
+    victims.policy = setup->policy;
+    victims.uses = setup->uses;
+    victims.stateful = setup->state_bytes > 0;
+    victims.now = 0;
+    victims.n_victims = 0;
+    victims.floor = 0;
+    if (setup->policy == SIM_GDSF) {
+        victims.credit = calloc(t->n_nodes, sizeof *victims.credit);
+        if (!victims.credit)
+            sim_die("out of memory");
+    }
+}
+
+static void use(uint32_t node, bool again)
+{
+    struct credit *c = &victims.credit[node];
+    c->uses = again ? c->uses + 1 : 1;
+    c->floor = victims.floor;
+}
+
+/* Pages are used by who has them, a checkpoint by who resumes there. */
+void sim_victims_hit(uint32_t now, const struct sim_chain *chain, uint32_t reused)
+{
+    victims.now = now;
+    if (victims.policy != SIM_GDSF || reused == 0)
+        return;
+    if (victims.stateful) {
+        use(chain->ids[reused - 1], true);
+        return;
+    }
+    for (size_t i = 0; i < chain->n && (i == 0 || chain->end[i - 1] < reused); i++)
+        use(chain->node[i], true);
+}
+
+void sim_victims_published(const struct sim_chain *chain, uint32_t reused)
+{
+    if (victims.policy != SIM_GDSF)
+        return;
+    for (size_t i = chain->n; i-- > 0 && chain->end[i] > reused;)
+        if (i == 0 || chain->end[i - 1] >= reused)
+            use(chain->node[i], false);
+}
+
+uint64_t sim_victims_end(void)
+{
+    free(victims.credit);
+    victims.credit = NULL;
+    free((void *)victims.found);
+    free((void *)victims.stack);
+    victims.found = victims.stack = NULL;
+    victims.found_capacity = victims.stack_capacity = 0;
+    return victims.n_victims;
+}
