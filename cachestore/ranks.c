@@ -238,14 +238,10 @@ static unsigned class_of_checkpoint(const struct index *ix, const struct span *c
                                 .blocks_freed = blocks_freed(ix, c)};
     if (facts.blocks_freed == 0)
         return WORTH_CLASS_LAST; /* as long as others use all of it */
-    if (c->boundary == CS_BOUNDARY_SYSTEM || c->boundary == CS_BOUNDARY_BRANCH) {
-        facts.role = WORTH_SHARED;
-    } else if (c->parent->useful_depth > depth_of(c)) {
-        facts.role = WORTH_INTERIOR;
-    } else {
-        facts.role = WORTH_LEAF;
+    bool last = c->parent->useful_depth <= depth_of(c);
+    facts.role = c->boundary == CS_BOUNDARY_SYSTEM ? WORTH_SHARED : last ? WORTH_LEAF : WORTH_INTERIOR;
+    if (last) /* whatever it serves: nothing else needs the pages that lead to it */
         facts.blocks_freed += facts.tokens_saved / ix->page_tokens;
-    }
     *value = worth_value(&facts);
     return worth_class(*value);
 }

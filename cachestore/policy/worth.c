@@ -3,13 +3,13 @@
 
 #include <math.h>
 
-#define AGE_FLOOR_SECONDS  30.0
+#define AGE_FLOOR_SECONDS  10.0
 #define MICROS_PER_SECOND  1e6
 #define CLASS_OF_ONE_TOKEN 30 /* a token a block; 2^-29 to 2^32 have classes of their own */
 
 double worth_value(const struct worth_facts *facts)
 {
-    static const double weight[] = {[WORTH_LEAF] = 1.0, [WORTH_SHARED] = 0.5, [WORTH_INTERIOR] = 0.06};
+    static const double weight[] = {[WORTH_LEAF] = 1.0, [WORTH_SHARED] = 0.2, [WORTH_INTERIOR] = 0.03};
     if (facts->tokens_saved == 0 || facts->blocks_freed == 0)
         return 0;
     return weight[facts->role] * (double)facts->tokens_saved / (double)facts->blocks_freed;

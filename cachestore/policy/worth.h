@@ -1,11 +1,12 @@
 /*
  * What bytes on the device are worth: pure functions over facts they are given.
  *
- *     U = w * tokens that would have to be computed again / (blocks freed * (age + 30 s))
+ *     U = w * tokens that would have to be computed again / (blocks freed * (age + 10 s))
  *
- * with w = 1 for the end of a path, 0.5 where many paths go on (behind the system message, at a branch
- * point), 0.06 for any other checkpoint on the way. Tokens stand for seconds. 30 s, because how soon somebody
- * comes back is about 1 / (age + 30 s) in real sessions. What would cost nothing to lose is worth nothing.
+ * with w = 1 for the end of a path, 0.2 behind the system message, where many paths go on, 0.03 for any other
+ * checkpoint on the way. Tokens stand for seconds. How soon somebody comes back is about 1 / (age + 5 to 35
+ * s) in real sessions; these figures kept most in bench/policy-sim (docs/decisions.md). What would cost
+ * nothing to lose is worth nothing.
  *
  * U of everything changes with time, so candidates are kept in classes of about equal w * tokens / blocks, by
  * age in each: the least worthy is the least of their oldest.
@@ -17,7 +18,7 @@
 
 enum worth_role {
     WORTH_LEAF,     /* nothing stored goes on behind it */
-    WORTH_SHARED,   /* the system boundary, or where paths part */
+    WORTH_SHARED,   /* the system boundary */
     WORTH_INTERIOR, /* any other */
 };
 
