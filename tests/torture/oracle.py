@@ -161,7 +161,7 @@ class Oracle:
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
         flushed, purging = False, set()
         for kind, w in entries(words):
-            s.last_kind = kind
+            last, s.last_kind = s.last_kind, kind
             if kind == LOOKUP:
                 if s.disk_on:
                     expected, reused = self.judge_lookup(identity, w, hits, hit_states)
@@ -235,6 +235,8 @@ class Oracle:
                 flushed = w[0] == 0
             elif kind == STATS:
                 self.judge_stats(identity, dict(zip(self.counters, w)), s, flushed, n_durable, published, room_lost)
+                if last == VERIFIED and w[self.counters.index("pages_live")] and not s.tainted:
+                    raise Violation(f"{w[self.counters.index('pages_live')]} pages are in use by nobody")
                 flushed = False
             elif kind == FULL_ARENA:
                 room_lost = True
@@ -256,17 +258,31 @@ class Oracle:
         return s
 
     def judge_purge(self, ids, is_done):
-        """What was not done to the end is in doubt, and so is all below it: without a catalogue it goes without a word."""
-        for record in [self.records[i] for i in ids if i in self.records]:
+        """What was not done to the end is in doubt, and so is all below: it may go without a word."""
+        records = [self.records[i] for i in ids if i in self.records]
+        pages = {key for record in records if record.kind == SPAN for key in record.keys}
+        below = [r for r in self.records.values() if r.trusted and self.is_below(r, pages)]
+        for record in records:
             if is_done:
                 self.forget(record)
             elif record.trusted:
                 self.doubt(record)
+        for record in below:
+            if record.trusted:
+                self.doubt(record)
         if is_done:
             self.purged |= ids
-        for record in list(self.records.values()):
-            if record.trusted and not self.reachable(record):
-                self.doubt(record)
+
+    def is_below(self, record, pages):
+        """A page before it is one of these, or is not there."""
+        while record.position > 0:
+            above = self.spans.get(record.parent)
+            if record.parent in pages or not above:
+                return True
+            parent, record = record.parent, next(iter(above))
+            if not pages.isdisjoint(record.keys[:record.keys.index(parent)]):
+                return True
+        return False
 
     def load(self, identity, w, rebuilt):
         if (w[0], w[1]) in self.purged and (rebuilt or self.pristine):
