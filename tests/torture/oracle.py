@@ -159,7 +159,7 @@ class Oracle:
         loaded, trusted_before, opening = set(), set(), False
         n_durable, published, room_lost, deleted = 0, set(), False, []
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
-        flushed, purging = False, set()
+        flushed, purging, rows_purged = False, set(), False
         for kind, w in entries(words):
             last, s.last_kind = s.last_kind, kind
             if kind == LOOKUP:
@@ -195,6 +195,7 @@ class Oracle:
                     deleted.append(record)
                     if purging:
                         purging.add((w[0], w[1]))
+                        rows_purged = True
             elif kind == PATH:
                 keys = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
                 published.update(keys)
@@ -250,18 +251,19 @@ class Oracle:
             elif kind == FAILED:
                 raise Violation(text_of(w))
         if purging:
-            self.judge_purge(purging, s.purged)
+            self.judge_purge(purging, s.purged, rows_purged)
         if self.catalog_touched and not s.rebuilt:  # what has no row any more may be overwritten from here on
             self.before = set()
             self.rolled_back = True
         self.catalog_touched = False
         return s
 
-    def judge_purge(self, ids, is_done):
-        """What was not done to the end is in doubt, and so is all below: it may go without a word."""
+    def judge_purge(self, ids, is_done, rows_purged):
+        """What was not done to the end is in doubt, and so is all below: it may go without a word. Where there is no
+        catalogue nothing is said of what goes."""
         records = [self.records[i] for i in ids if i in self.records]
         pages = {key for record in records if record.kind == SPAN for key in record.keys}
-        below = [r for r in self.records.values() if r.trusted and self.is_below(r, pages)]
+        below = [r for r in self.records.values() if r.trusted and (not rows_purged or self.is_below(r, pages))]
         for record in records:
             if is_done:
                 self.forget(record)
