@@ -329,7 +329,7 @@ static int work_offline(struct options *o)
         say(W_PURGED, (uint64_t)(int64_t)rc, 0);
     } else if (rc == CS_OK) {
         struct cs_rebuilt rebuilt;
-        rc = cs_inspect_rebuild(i, NULL, NULL, &rebuilt, err, sizeof err);
+        rc = cs_inspect_rebuild(i, &rebuilt, err, sizeof err);
     }
     cs_inspect_close(i);
     if (rc != CS_OK)

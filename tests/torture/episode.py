@@ -19,7 +19,7 @@ CODES = {0: "done", 3: "failed", 4: "busy", 5: "refused"}
 
 # What a step needs before it comes: a way to damage the store, or a configuration.
 NEEDS = {"tier_rebuild": "catalog_removed", "catalog_remove": "catalog_unreadable", "unlinkat": "catalog_unreadable",
-         "store_file_create": "fresh", "renameat": "fresh", "mkdirat": "fresh", "foreign_evict": "foreign",
+         "store_file_create": "fresh", "fallocate": "fresh", "renameat": "fresh", "mkdirat": "fresh", "foreign_evict": "foreign",
          "pwritev": "pread", "ftruncate": "shrink", "tier_disk_settle": "shrink", "tier_disk_close": "close", "catalog_close": "close",
          "volumes_close": "close", **dict.fromkeys(("tier_disk_delete", "tier_delete_take", "tier_group_send", "catalog_delete",
                                                     "tier_deletes_end", "tier_record_end", "volumes_release", "volumes_trim"), "small")}

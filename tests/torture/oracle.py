@@ -159,7 +159,7 @@ class Oracle:
         loaded, trusted_before, opening = set(), set(), False
         n_durable, published, room_lost, deleted = 0, set(), False, []
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
-        flushed, purging, rows_purged = False, set(), False
+        flushed, purging = False, set()
         for kind, w in entries(words):
             last, s.last_kind = s.last_kind, kind
             if kind == LOOKUP:
@@ -195,7 +195,6 @@ class Oracle:
                     deleted.append(record)
                     if purging:
                         purging.add((w[0], w[1]))
-                        rows_purged = True
             elif kind == PATH:
                 keys = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
                 published.update(keys)
@@ -251,7 +250,7 @@ class Oracle:
             elif kind == FAILED:
                 raise Violation(text_of(w))
         if purging:
-            self.judge_purge(purging, s.purged, rows_purged)
+            self.judge_purge(purging, s.purged)
         if self.catalog_touched and not s.rebuilt:  # what has no row any more may be overwritten from here on
             self.before = set()
             self.rolled_back = True
@@ -263,7 +262,7 @@ class Oracle:
         catalogue nothing is said of what goes."""
         records = [self.records[i] for i in ids if i in self.records]
         pages = {key for record in records if record.kind == SPAN for key in record.keys}
-        below = [r for r in self.records.values() if r.trusted and (not rows_purged or self.is_below(r, pages))]
+        below = [r for r in self.records.values() if r.trusted and self.is_below(r, pages)]
         for record in records:
             if is_done:
                 self.forget(record)
@@ -272,6 +271,7 @@ class Oracle:
         for record in below:
             if record.trusted:
                 self.doubt(record)
+        self.before.difference_update(records, below)
         if is_done:
             self.purged |= ids
 
