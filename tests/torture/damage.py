@@ -5,6 +5,7 @@ import shutil
 import stat
 
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
 CLONE_NEWNS = 0x20000
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -189,7 +190,8 @@ def make_read_only(folder):
 
 
 def unmount(folder):
-    return libc.umount2(folder.encode(), 0) == 0
+    """At once for those who come; the file system goes when what a killed process began has ended."""
+    return libc.umount2(folder.encode(), MNT_DETACH) == 0
 
 
 class Filler:

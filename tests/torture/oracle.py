@@ -257,9 +257,8 @@ class Oracle:
         self.catalog_touched = False
         return s
 
-    def judge_purge(self, ids, is_done, rows_purged):
-        """What was not done to the end is in doubt, and so is all below: it may go without a word. Where there is no
-        catalogue nothing is said of what goes."""
+    def judge_purge(self, ids, is_done):
+        """What was not done to the end is in doubt, and so is all below: it may go without a word."""
         records = [self.records[i] for i in ids if i in self.records]
         pages = {key for record in records if record.kind == SPAN for key in record.keys}
         below = [r for r in self.records.values() if r.trusted and self.is_below(r, pages)]
