@@ -5,7 +5,8 @@
 
 #define AGE_FLOOR_SECONDS  10.0
 #define MICROS_PER_SECOND  1e6
-#define CLASS_OF_ONE_TOKEN 30 /* a token a block; 2^-29 to 2^32 have classes of their own */
+#define CLASS_OF_ONE_TOKEN 25 /* a token a block; 2^-12 to 2^18.5 have classes of their own */
+#define HALF_AN_OCTAVE     1.4142135623730951
 
 double worth_value(const struct worth_facts *facts)
 {
@@ -19,12 +20,13 @@ unsigned worth_class(double value)
 {
     if (!(value > 0))
         return WORTH_CLASS_NOTHING;
-    int octave = ilogb(value) + CLASS_OF_ONE_TOKEN;
-    if (octave < WORTH_CLASS_NOTHING + 1)
-        octave = WORTH_CLASS_NOTHING + 1;
-    if (octave > WORTH_CLASS_LAST - 1)
-        octave = WORTH_CLASS_LAST - 1;
-    return (unsigned)octave;
+    int octave = ilogb(value),
+        class = 2 * octave + (value >= scalbn(HALF_AN_OCTAVE, octave)) + CLASS_OF_ONE_TOKEN;
+    if (class < WORTH_CLASS_NOTHING + 1)
+        class = WORTH_CLASS_NOTHING + 1;
+    if (class > WORTH_CLASS_LAST - 1)
+        class = WORTH_CLASS_LAST - 1;
+    return (unsigned)class;
 }
 
 double worth_now(double value, uint64_t age_us)

@@ -36,7 +36,7 @@ enum {
 
 /* w * tokens / blocks; 0: worth nothing. */
 double worth_value(const struct worth_facts *facts);
-/* 1 to 62, an octave of value each; 0 for a value of 0. */
+/* 1 to 62, half an octave of value each; 0 for a value of 0. */
 unsigned worth_class(double value);
 /* U. */
 double worth_now(double value, uint64_t age_us);

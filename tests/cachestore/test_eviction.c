@@ -28,8 +28,9 @@ static void worth_is_weight_times_tokens_over_blocks_and_age(void **state)
     assert_int_equal(worth_class(0), WORTH_CLASS_NOTHING);
     assert_int_equal(worth_class(1e-30), 1);
     assert_int_equal(worth_class(1e30), WORTH_CLASS_LAST - 1);
-    assert_int_equal(worth_class(8), worth_class(4) + 1);
-    assert_int_equal(worth_class(7.9), worth_class(4));
+    assert_int_equal(worth_class(8), worth_class(4) + 2);
+    assert_int_equal(worth_class(5.6), worth_class(4));
+    assert_int_equal(worth_class(5.7), worth_class(4) + 1);
 }
 
 /* ---- the ranks themselves, against a plain search ---------------------------------------------------- */
