@@ -1,4 +1,4 @@
-/* The device arena (see arena.h). */
+/* Arenas (see arena.h). */
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
 
@@ -11,20 +11,28 @@
 #define POPULATE_AHEAD_BYTES (128ull << 20)
 #define POPULATE_PIECE_BYTES (2ull << 20)
 
-int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride)
+static void *map_memory(uint64_t bytes)
 {
-    *a = (struct arena){.stride = stride};
+    void *base =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+        return NULL;
+    (void)madvise(base, bytes, MADV_HUGEPAGE);
+    return base;
+}
+
+int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride, const struct cs_device *device,
+               bool on_device)
+{
+    *a = (struct arena){.stride = stride, .device = device, .on_device = on_device};
     uint64_t n = stride ? arena_bytes / stride : 0;
     if (n == 0 || n >= ARENA_NO_PAGE)
         return CS_EINVAL;
     a->n_pages = (uint32_t)n;
     a->mapped_bytes = n * stride;
-    void *base = mmap(NULL, a->mapped_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    a->base = on_device ? device->reserve(device->ctx, a->mapped_bytes) : map_memory(a->mapped_bytes);
+    if (!a->base)
         return CS_ENOMEM;
-    a->base = base;
-    (void)madvise(base, a->mapped_bytes, MADV_HUGEPAGE);
     a->free_stack = malloc(n * sizeof *a->free_stack);
     a->pages = calloc(n, sizeof *a->pages);
     if (!a->free_stack || !a->pages) {
@@ -40,8 +48,14 @@ int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride)
 
 void arena_close(struct arena *a)
 {
-    if (a->base)
+    uint64_t populated = atomic_load_explicit(&a->populated_bytes, memory_order_relaxed);
+    if (a->base && a->on_device) {
+        a->device->release(a->device->ctx, a->base, a->mapped_bytes);
+    } else if (a->base) {
+        if (a->device && a->device->unpin && populated > 0)
+            a->device->unpin(a->device->ctx, a->base, populated);
         munmap(a->base, a->mapped_bytes);
+    }
     free(a->free_stack);
     free(a->pages);
     *a = (struct arena){0};
@@ -126,7 +140,14 @@ void arena_populate(struct arena *a)
     uint64_t populated = atomic_load_explicit(&a->populated_bytes, memory_order_relaxed);
     uint64_t left = populate_target(a) - populated;
     uint64_t piece = left < POPULATE_PIECE_BYTES ? left : POPULATE_PIECE_BYTES;
-    /* A kernel without it (before 5.14) backs pages at first touch instead. */
-    (void)madvise(a->base + populated, piece, MADV_POPULATE_WRITE);
+    const struct cs_device *d = a->device;
+    if (!a->on_device) {
+        /* A kernel without it (before 5.14) backs pages at first touch instead. */
+        (void)madvise(a->base + populated, piece, MADV_POPULATE_WRITE);
+        if (d && d->pin)
+            d->pin(d->ctx, a->base + populated, piece);
+    } else if (d->populate) {
+        d->populate(d->ctx, a->base + populated, piece);
+    }
     atomic_store_explicit(&a->populated_bytes, populated + piece, memory_order_relaxed);
 }

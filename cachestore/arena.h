@@ -1,5 +1,6 @@
 /*
- * The device arena: one mapping of equal pages, taken once, that holds all KV memory there is.
+ * An arena: one mapping of equal pages, taken once. One holds all KV memory of the device; where that is not
+ * host memory (cachestore/device.h), another one holds the blocks of the host tier.
  *
  * A page is free (on the free stack), live (refs > 0: a sequence or a load in flight uses it) or cached
  * (holders > 0: spans or checkpoints keep it and nobody uses it); the three counts always sum to n_pages. The
@@ -12,6 +13,8 @@
  */
 #ifndef ISOTHERM_CACHESTORE_ARENA_H
 #define ISOTHERM_CACHESTORE_ARENA_H
+
+#include "cachestore/device.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,6 +29,8 @@ struct arena_page {
 };
 
 struct arena {
+    const struct cs_device *device; /* NULL: none is concerned */
+    bool on_device;                 /* its memory is the device's: addresses are only names */
     uint8_t *base;
     uint64_t stride, mapped_bytes;
     uint32_t n_pages, n_free, n_live, n_cached;
@@ -36,8 +41,10 @@ struct arena {
     _Atomic uint64_t populated_bytes; /* written by the one thread that calls arena_populate */
 };
 
-/* CS_OK, CS_EINVAL (no page fits, or more than 2^32 - 2 of them) or CS_ENOMEM. */
-int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride);
+/* device: NULL, or where memory comes from (on_device), or what copies from and to this host memory and may
+ * pin it. CS_OK, CS_EINVAL (no page fits, or more than 2^32 - 2 of them) or CS_ENOMEM. */
+int arena_open(struct arena *a, uint64_t arena_bytes, uint64_t stride, const struct cs_device *device,
+               bool on_device);
 void arena_close(struct arena *a);
 
 static inline void *arena_address(const struct arena *a, uint32_t page)

@@ -4,7 +4,9 @@
  * The store owns all memory that holds KV: one arena of equal pages. A live sequence takes its pages from it,
  * publishes them as it goes, and what is published is shared by reference count, found again by any later
  * prompt with the same leading token ids, written behind to disk and read back after a restart. The store
- * knows pages as opaque bytes.
+ * knows pages as opaque bytes. Where they lie on a device that is not host memory (device.h), a tier of host
+ * memory stands between it and the disk, and what this header calls a page's or block's address is a name of
+ * the device's.
  *
  *   cs_sequence_open(ids)      longest stored prefix found by rolling hash, proven by token ids; what is on
  *                              disk starts loading
@@ -38,6 +40,8 @@
  */
 #ifndef ISOTHERM_CACHESTORE_H
 #define ISOTHERM_CACHESTORE_H
+
+#include "cachestore/device.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -103,14 +107,20 @@ struct cs_config {
 
     /* Budgets in bytes, enforced at all times. */
     uint64_t arena_bytes; /* at least one page */
+    uint64_t host_bytes;  /* host tier, with a device only; over a disk at least what a few spans and two
+                             checkpoints take: what is read and written passes through it, and a restore from
+                             disk brings no more than it holds */
     uint64_t index_bytes; /* spans, token ids, notes; 0: arena_bytes / 64, at least 16 MiB, plus the same of
-                             disk_bytes */
+                             host_bytes and disk_bytes */
     const char *disk_dir; /* NULL: no disk tier */
     uint64_t disk_bytes;  /* volumes and catalogue together */
     uint64_t disk_bytes_a_day; /* of records written, so that the device endures; at most an hour's are saved
                                   up. 0: any number */
     uint32_t disk_min_tokens;  /* shorter paths are not written until they have grown; 0: all are */
     enum cs_io_engine io_engine; /* 0: CS_IO_AUTO */
+
+    /* Whose memory the arena is; NULL: host memory. Must stay valid until cs_close. */
+    const struct cs_device *device;
 
     /* Deadline of a restore: max(restore_deadline_ms, 3 x predicted); 0 switches it off. */
     uint32_t restore_deadline_ms;
@@ -138,8 +148,8 @@ int cs_open(const struct cs_config *config, struct cs_store **out, char *err, si
 /* Waits until everything published is durable or deadline_ms have passed. CS_OK, or CS_EIO with bytes still
  * pending (and going on). CS_OK at once without a disk tier. */
 int cs_flush(struct cs_store *s, uint32_t deadline_ms);
-/* Flushes within deadline_ms, then closes and frees: what is pending by then is not on disk. All sequences
- * must be closed, and no other thread in a call. NULL is allowed. */
+/* Flushes within deadline_ms, then closes and frees: what is pending by then is not on disk. Waits for copies
+ * that the device has begun. All sequences must be closed, and no other thread in a call. NULL is allowed. */
 void cs_close(struct cs_store *s, uint32_t deadline_ms);
 
 /* ---- sequences --------------------------------------------------------------------------------------- */
@@ -164,13 +174,17 @@ enum cs_miss {
 const char *cs_miss_name(enum cs_miss m);
 
 struct cs_reuse {
-    uint32_t tokens_device,
+    uint32_t tokens_device, tokens_host,
         tokens_disk;         /* reused, by the tier they came from; their sum is a multiple of page_tokens */
     uint32_t tokens_matched; /* stored pages found and proven; more than were reused where no checkpoint lies
                                 at or close (grid_tokens) before their end */
     enum cs_miss miss;
     uint32_t restore_us; /* open to last landed byte */
 };
+static inline uint32_t cs_reuse_tokens(const struct cs_reuse *r)
+{
+    return r->tokens_device + r->tokens_host + r->tokens_disk;
+}
 
 /* Finds the longest stored prefix of ids[0..n) that may be reused: at most floor((n - 1) / page_tokens)
  * pages, so that one token is left to compute logits from (n = 0: nothing is looked up). Pins it and starts
@@ -270,7 +284,7 @@ struct cs_note {
 /* Publishes all full pages of ids[0..n): KV of those n tokens has been computed into the sequence's pages.
  * ids must extend what was opened or published before. Pages already stored for these ids are not stored
  * again. Checkpoints captured at positions up to n go with them, and the path is thinned to
- * checkpoints_a_path. Done for the device when it returns; disk follows in the background. Work is
+ * checkpoints_a_path. Done for the device when it returns; host and disk follow in the background. Work is
  * proportional to the new bytes. Published pages become read-only. notes (n_notes) may be NULL; they are
  * copied. The same sequence may publish any number of times. CS_EINVAL: not settled, ids that do not extend
  * those, fewer or more of them than there are pages for, a note that is too long; CS_ENOMEM. What finds no
@@ -317,6 +331,8 @@ struct cs_stats {
     uint64_t checkpoint_blocks; /* of pages_cached and pages_live: held by checkpoints */
     /* index: what is in any tier, or has something behind it that is */
     uint64_t spans, checkpoints, notes, index_bytes, index_budget;
+    /* host: of a device that is not host memory */
+    uint64_t host_bytes, host_used_bytes; /* both in whole blocks of page_stride */
     /* disk */
     bool disk_on;
     const char *disk_engine; /* "uring", "pread"; "off" */
@@ -326,14 +342,16 @@ struct cs_stats {
     /* totals since open */
     uint64_t lookups, hits_full, hits_partial,
         misses[CS_MISS_COUNT]; /* lookups = sum of misses[] (NONE is a full hit) */
-    uint64_t tokens_looked_up, tokens_device, tokens_disk;
+    uint64_t tokens_looked_up, tokens_device, tokens_host, tokens_disk;
     uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages, publish_checkpoints;
     uint64_t captures, thinned_checkpoints, dropped_checkpoints; /* dropped: no memory when it was wanted */
-    uint64_t evicted_device_checkpoints, evicted_disk_checkpoints;
+    uint64_t evicted_device_checkpoints, evicted_host_checkpoints, evicted_disk_checkpoints;
     uint64_t spans_written, checkpoints_written, bytes_written, spans_read, checkpoints_read, bytes_read;
     uint64_t syncs, catalog_batches, catalog_rows;
-    uint64_t evicted_device_spans, evicted_disk_spans, dropped_undurable, dropped_queue_full,
-        dropped_index_full, dropped_disk_full, dropped_endurance;
+    uint64_t copies, bytes_to_host, bytes_to_device, /* copies: batches given to the device */
+        copy_errors, corrupt_host; /* of batches; of reads from the host, by disk or device */
+    uint64_t evicted_device_spans, evicted_host_spans, evicted_disk_spans, dropped_undurable,
+        dropped_queue_full, dropped_index_full, dropped_disk_full, dropped_endurance;
     uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;

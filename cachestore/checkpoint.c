@@ -28,7 +28,7 @@ uint32_t checkpoint_blocks(const struct cs_store *s, uint32_t position)
 
 static bool can_be_restored(const struct span *c)
 {
-    return index_is_resident(c) || c->n_loading > 0 || c->disk == SPAN_DISK_DURABLE;
+    return index_is_resident(c) || c->n_loading > 0 || index_is_safe(c);
 }
 
 /* ---- finding: all with the lock held ----------------------------------------------------------------- */

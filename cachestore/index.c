@@ -15,14 +15,21 @@
 #define MICROS_PER_SECOND     1000000ull
 #define NANOS_PER_MICROSECOND 1000
 
+/* Heaps that are used, of HEAP_COUNT: the host's is the last. */
+static int n_heaps(const struct index *ix)
+{
+    return ix->host ? HEAP_COUNT : HEAP_HOST;
+}
+
 static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    return sizeof(struct span) + (index_n_ids(ix, kind, n_pages) + n_pages) * sizeof(uint32_t);
+    size_t tables = ix->host ? 2 : 1;
+    return sizeof(struct span) + (index_n_ids(ix, kind, n_pages) + tables * n_pages) * sizeof(uint32_t);
 }
 
 static uint64_t bytes_of(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + HEAP_COUNT * sizeof(struct span *);
+    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + (uint64_t)n_heaps(ix) * sizeof(struct span *);
 }
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages)
@@ -35,9 +42,10 @@ uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks)
     return bytes_of(ix, SPAN_CHECKPOINT, n_blocks);
 }
 
-int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint64_t budget)
+int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32_t page_tokens,
+               uint64_t budget)
 {
-    *ix = (struct index){.arena = arena, .page_tokens = page_tokens, .budget = budget};
+    *ix = (struct index){.arena = arena, .host = host, .page_tokens = page_tokens, .budget = budget};
     uint64_t n_buckets = MIN_BUCKETS;
     while (n_buckets * BYTES_PER_BUCKET < budget)
         n_buckets *= 2;
@@ -51,7 +59,7 @@ int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint
     uint64_t max_spans = budget / sizeof(struct span) + 1;
     ix->heap_capacity = max_spans > UINT32_MAX - 1 ? UINT32_MAX - 1 : (uint32_t)max_spans;
     bool ok = ix->buckets && ix->gone;
-    for (int h = 0; h < HEAP_COUNT; h++) {
+    for (int h = 0; h < n_heaps(ix); h++) {
         ix->heaps[h].items = malloc(ix->heap_capacity * sizeof(struct span *));
         ok = ok && ix->heaps[h].items;
     }
@@ -80,8 +88,10 @@ void index_close(struct index *ix)
 
 /* ---- heaps ------------------------------------------------------------------------------------------- */
 
-static bool before(const struct span *a, const struct span *b)
+static bool before(enum span_heap h, const struct span *a, const struct span *b)
 {
+    if (h == HEAP_HOST && a->host_turn != b->host_turn)
+        return a->host_turn < b->host_turn;
     const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
                              fb = {.last_used = b->last_used, .first_position = b->first_position};
     return evict_oldest_before(&fa, &fb);
@@ -97,7 +107,7 @@ static void heap_put(struct heap *heap, enum span_heap h, uint32_t at, struct sp
 static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
 {
     struct span *sp = heap->items[at];
-    while (at > 0 && before(sp, heap->items[(at - 1) / 2])) {
+    while (at > 0 && before(h, sp, heap->items[(at - 1) / 2])) {
         heap_put(heap, h, at, heap->items[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
@@ -105,9 +115,9 @@ static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
         uint32_t child = 2 * at + 1;
         if (child >= heap->n)
             break;
-        if (child + 1 < heap->n && before(heap->items[child + 1], heap->items[child]))
+        if (child + 1 < heap->n && before(h, heap->items[child + 1], heap->items[child]))
             child++;
-        if (!before(heap->items[child], sp))
+        if (!before(h, heap->items[child], sp))
             break;
         heap_put(heap, h, at, heap->items[child]);
         at = child;
@@ -135,9 +145,18 @@ static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool c
     }
 }
 
+enum host_turn index_host_turn(const struct index *ix, const struct span *sp)
+{
+    if (sp->kind == SPAN_OF_PAGES && ranks_page_is_dead(ix, sp, 0) && !index_waits(sp))
+        return HOST_TURN_DEAD;
+    if (sp->disk == SPAN_DISK_DURABLE)
+        return HOST_TURN_DURABLE;
+    return index_waits(sp) ? HOST_TURN_WAITING : HOST_TURN_REST;
+}
+
 void index_requeue_locked(struct index *ix, struct span *sp)
 {
-    bool writing = sp->disk == SPAN_DISK_WRITING;
+    bool writing = sp->disk == SPAN_DISK_WRITING || sp->disk == SPAN_DISK_COPYING;
     if (ix->loading)
         return;
     ranks_update_locked(ix, sp);
@@ -147,6 +166,10 @@ void index_requeue_locked(struct index *ix, struct span *sp)
     heap_set(ix, HEAP_INDEX, sp,
              !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0 &&
                  !sp->kept);
+    if (ix->host) {
+        sp->host_turn = (uint8_t)index_host_turn(ix, sp);
+        heap_set(ix, HEAP_HOST, sp, !writing && sp->n_host > 0 && sp->n_loading == 0 && sp->host_pins == 0);
+    }
 }
 
 struct span *index_first_locked(const struct index *ix, enum span_heap heap)
@@ -177,8 +200,12 @@ static void add_locked(struct index *ix, struct span *sp, const struct span *lik
         sp->first_position = parent->first_position + (sp->parent_ordinal + 1) * ix->page_tokens;
     sp->ids = (uint32_t *)(sp + 1);
     sp->page = sp->ids + index_n_ids(ix, sp->kind, sp->n_pages);
-    for (uint32_t i = 0; i < sp->n_pages; i++)
+    sp->host = ix->host ? sp->page + sp->n_pages : NULL;
+    for (uint32_t i = 0; i < sp->n_pages; i++) {
         sp->page[i] = ARENA_NO_PAGE;
+        if (sp->host)
+            sp->host[i] = ARENA_NO_PAGE;
+    }
 
     struct span **bucket = &ix->buckets[sp->key.lo & ix->bucket_mask];
     sp->hash_next = *bucket;
@@ -275,7 +302,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
     gone->key = sp->key;
     gone->why = sp->lost;
 
-    for (int h = 0; h < HEAP_COUNT; h++)
+    for (int h = 0; h < n_heaps(ix); h++)
         heap_set(ix, (enum span_heap)h, sp, false);
     ranks_remove_locked(ix, sp);
     struct span **at = &ix->buckets[sp->key.lo & ix->bucket_mask];
@@ -359,13 +386,16 @@ void index_unpin_locked(struct index *ix, struct span *sp)
 
 void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages)
 {
+    for (uint32_t i = n_pages; i < sp->n_pages && sp->host; i++)
+        if (sp->host[i] != ARENA_NO_PAGE)
+            index_detach_host_locked(ix, sp, i);
     /* The block keeps its size; the budget counts what the entry would cost now, as when it is freed. */
     ix->bytes -= index_span_bytes(ix, sp->n_pages) - index_span_bytes(ix, n_pages);
     sp->n_pages = n_pages;
 }
 
 /* Moves what hangs on pages from n on to the span that has them now. */
-static struct span *move_siblings(struct span *first, struct span *to, uint32_t n)
+static struct span *move_siblings(const struct index *ix, struct span *first, struct span *to, uint32_t n)
 {
     struct span *kept = NULL;
     for (struct span *sp = first, *next; sp; sp = next) {
@@ -373,7 +403,8 @@ static struct span *move_siblings(struct span *first, struct span *to, uint32_t 
         struct span **list = &kept;
         if (sp != to && sp->parent_ordinal >= n) {
             struct span *from = sp->parent;
-            bool device = sp->n_device + sp->n_loading > 0, disk = sp->disk >= SPAN_DISK_BACKLOG;
+            bool device = sp->n_device + sp->n_loading > 0,
+                 disk = index_needs_parent_on_disk(ix, sp->kind, sp->disk);
             from->n_children--;
             from->n_device_children -= device;
             from->n_disk_children -= disk;
@@ -417,8 +448,8 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
         index_attach_locked(ix, tail, i - n_pages, page, false);
         index_page_unref_locked(ix, page);
     }
-    sp->first_child = move_siblings(sp->first_child, tail, n_pages);
-    sp->first_checkpoint = move_siblings(sp->first_checkpoint, tail, n_pages);
+    sp->first_child = move_siblings(ix, sp->first_child, tail, n_pages);
+    sp->first_checkpoint = move_siblings(ix, sp->first_checkpoint, tail, n_pages);
     index_truncate_locked(ix, sp, n_pages);
     ranks_recount_locked(ix, tail);
     ranks_recount_locked(ix, sp);
@@ -479,9 +510,44 @@ void index_detach_locked(struct index *ix, struct span *sp, uint32_t i)
     device_changed(ix, sp, true);
 }
 
+bool index_is_whole(const struct span *sp)
+{
+    if (sp->n_device == sp->n_pages || sp->n_host == sp->n_pages)
+        return true;
+    bool host = sp->n_host > 0;
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        if (sp->page[i] == ARENA_NO_PAGE && (!host || sp->host[i] == ARENA_NO_PAGE))
+            return false;
+    return sp->n_loading == 0;
+}
+
+void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t block, bool loading)
+{
+    sp->host[i] = block;
+    arena_hold(ix->host, block, sp);
+    ix->host->pages[block].loading = loading;
+    sp->n_host += !loading;
+}
+
+void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i)
+{
+    ix->host->pages[sp->host[i]].loading = false;
+    sp->n_host++;
+}
+
+void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i)
+{
+    struct arena_page *p = &ix->host->pages[sp->host[i]];
+    sp->n_host -= !p->loading;
+    p->loading = false;
+    arena_release(ix->host, sp->host[i]);
+    sp->host[i] = ARENA_NO_PAGE;
+}
+
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk)
 {
-    bool had = sp->disk >= SPAN_DISK_BACKLOG, has = disk >= SPAN_DISK_BACKLOG;
+    bool had = index_needs_parent_on_disk(ix, sp->kind, sp->disk),
+         has = index_needs_parent_on_disk(ix, sp->kind, disk);
     if ((sp->disk == SPAN_DISK_DURABLE) != (disk == SPAN_DISK_DURABLE)) {
         if (disk == SPAN_DISK_DURABLE)
             ix->n_disk_spans++;

@@ -7,7 +7,10 @@
  * page's ids. So it is written, loaded, evicted and counted like one. Its blocks are all resident, all in
  * flight or all absent; they may belong to other checkpoints too. Nothing hangs on it.
  *
- * A span's pages may be resident on the device, in flight from disk, on disk only, or nowhere. A span without
+ * A span's pages may be resident on the device, in flight to it, on disk only, or nowhere. Over a device that
+ * is not host memory each page may be in a block of the host tier as well: host[] is for those blocks what
+ * page[] is for the device. A block in flight to or from the disk or the device belongs to a span that is
+ * COPYING or WRITING or has a load, and no other one's blocks are taken away. A span without
  * bytes in any tier (a ghost) stays while it has children or pins: publishing its pages again brings its
  * subtree back. A doomed checkpoint is no longer wanted and found by nobody: it goes once its read or write
  * has ended.
@@ -32,14 +35,36 @@
  *    ^                   |           |                 |                         |
  *    +------- evicted, thinned ------+---- failed -----+--- evicted, quarantined-+
  *
- * GRACE is for checkpoints only, and counts as absent from disk: from BACKLOG on a parent is kept there.
+ * GRACE is for checkpoints only, and counts as absent from disk: from BACKLOG on a parent is kept there, for
+ * pages from QUEUED on. What
+ * is written to disk comes from the device, or, where there is a host tier, from there: publishing begins
+ * with the way to it, and without a disk that is all.
+ *
+ *   NONE --publish--> QUEUED --pump--> COPYING --landed on the host--> NONE (--> GRACE or BACKLOG)
  */
-enum span_disk { SPAN_DISK_NONE, SPAN_DISK_GRACE, SPAN_DISK_BACKLOG, SPAN_DISK_WRITING, SPAN_DISK_DURABLE };
+enum span_disk {
+    SPAN_DISK_NONE,
+    SPAN_DISK_QUEUED,
+    SPAN_DISK_COPYING,
+    SPAN_DISK_GRACE,
+    SPAN_DISK_BACKLOG,
+    SPAN_DISK_WRITING,
+    SPAN_DISK_DURABLE
+};
 
 enum span_heap {
     HEAP_DISK,  /* durable, no child on disk, not kept */
-    HEAP_INDEX, /* no child, no pin, not kept, no load, not being written; of pages: none in use */
+    HEAP_INDEX, /* no child, no pin, not kept, no load, not being written or copied; of pages: none in use */
+    HEAP_HOST,  /* blocks on the host, no load, no host_pins, not being written or copied */
     HEAP_COUNT
+};
+
+/* Who leaves the host first; of equals the least recently used. */
+enum host_turn {
+    HOST_TURN_DEAD,    /* nothing that could be resumed needs it */
+    HOST_TURN_DURABLE, /* still on disk */
+    HOST_TURN_REST,
+    HOST_TURN_WAITING, /* on its way to disk */
 };
 
 enum span_kind { SPAN_OF_PAGES, SPAN_CHECKPOINT };
@@ -59,6 +84,9 @@ struct span {
     uint32_t n_pages;
     uint32_t n_device, n_loading; /* pages landed; pages in flight */
     uint32_t n_live;              /* pages that somebody uses; not counted for checkpoints */
+    uint32_t n_host;              /* pages landed on the host */
+    uint32_t host_pins;           /* who looks at its blocks on the host, for as long as the lock is held */
+    uint8_t host_turn;            /* who goes first in HEAP_HOST: index_host_turn when it was queued */
     uint32_t n_children, n_device_children, n_disk_children; /* checkpoints included */
     uint32_t pins;                                           /* sequences whose path ends here */
     struct cs_sequence *placed;                              /* ... the sequences */
@@ -85,6 +113,7 @@ struct span {
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
     uint32_t *ids;         /* n_pages * page_tokens; checkpoint: the page_tokens before it */
     uint32_t *page;        /* n_pages, ARENA_NO_PAGE where not resident */
+    uint32_t *host;        /* the same of blocks of the host tier; NULL: there is none */
 };
 
 struct heap {
@@ -99,7 +128,7 @@ struct gone {
 };
 
 struct index {
-    struct arena *arena;
+    struct arena *arena, *host; /* host: the host tier's blocks; NULL: there is none */
     uint32_t page_tokens;
     struct span **buckets;
     uint64_t bucket_mask;
@@ -116,7 +145,9 @@ struct index {
     uint64_t last_tick;
 };
 
-int index_open(struct index *ix, struct arena *arena, uint32_t page_tokens, uint64_t budget);
+/* host: NULL without a host tier. */
+int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32_t page_tokens,
+               uint64_t budget);
 void index_close(struct index *ix);
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
@@ -158,10 +189,45 @@ static inline bool index_is_resident(const struct span *sp)
 {
     return sp->n_device == sp->n_pages;
 }
-static inline bool index_waits_for_disk(const struct span *sp)
+static inline bool index_is_on_host(const struct span *sp)
 {
-    return sp->disk == SPAN_DISK_GRACE || sp->disk == SPAN_DISK_BACKLOG;
+    return sp->n_host == sp->n_pages;
 }
+/* It waits in one of the lists of writeback.c. */
+static inline bool index_waits(const struct span *sp)
+{
+    return sp->disk == SPAN_DISK_QUEUED || sp->disk == SPAN_DISK_GRACE || sp->disk == SPAN_DISK_BACKLOG;
+}
+/* ... for something that is done from its pages on the device. */
+static inline bool index_waits_on_device(const struct index *ix, const struct span *sp)
+{
+    return index_waits(sp) && (!ix->host || sp->disk == SPAN_DISK_QUEUED);
+}
+/* Its pages on the device are being read. */
+static inline bool index_is_leaving_device(const struct index *ix, const struct span *sp)
+{
+    return sp->disk == SPAN_DISK_COPYING || (sp->disk == SPAN_DISK_WRITING && !ix->host);
+}
+/* On disk, or, as far as its parent is concerned, as good as there: the parent's record is kept for it. A
+ * checkpoint is not before its grace has ended. */
+static inline bool index_needs_parent_on_disk(const struct index *ix, enum span_kind kind,
+                                              enum span_disk disk)
+{
+    return disk >= SPAN_DISK_BACKLOG || (ix->over_disk && kind == SPAN_OF_PAGES &&
+                                         (disk == SPAN_DISK_QUEUED || disk == SPAN_DISK_COPYING));
+}
+/* Leaving the device it would still be in another tier. */
+static inline bool index_is_safe(const struct span *sp)
+{
+    return sp->disk == SPAN_DISK_DURABLE || index_is_on_host(sp);
+}
+/* Some of it is in some tier, or on its way there. */
+static inline bool index_holds_bytes(const struct span *sp)
+{
+    return sp->n_device + sp->n_loading + sp->n_host > 0 || sp->disk != SPAN_DISK_NONE;
+}
+/* Every page can be had from memory: the span could be copied or written. */
+bool index_is_whole(const struct span *sp);
 /* Why the span with this key went; CS_MISS_NONE: not remembered. */
 enum cs_miss index_gone_locked(const struct index *ix, struct cs_key key);
 
@@ -182,6 +248,10 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
 void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading);
 void index_landed_locked(struct index *ix, struct span *sp, uint32_t i);
 void index_detach_locked(struct index *ix, struct span *sp, uint32_t i);
+/* The same of blocks of the host tier. Their owner is the span, be it of pages or a checkpoint. */
+void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t block, bool loading);
+void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i);
+void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i);
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk);
 
 /* References of arena pages, with or without owner. Unref does not requeue: call index_requeue_locked for the
@@ -189,6 +259,7 @@ void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk dis
 void index_page_ref_locked(struct index *ix, uint32_t page);
 void index_page_unref_locked(struct index *ix, uint32_t page);
 
+enum host_turn index_host_turn(const struct index *ix, const struct span *sp);
 /* Puts the span into the heaps where it is a candidate now, at its place, and out of the others; ranks it for
  * the device. */
 void index_requeue_locked(struct index *ix, struct span *sp);

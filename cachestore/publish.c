@@ -23,6 +23,11 @@ static bool same_page(const struct cs_store *s, const struct span *sp, uint32_t 
     return memcmp(sp->ids + (size_t)i * s->page_tokens, ids, s->page_tokens * sizeof *ids) == 0;
 }
 
+static bool is_in_memory(const struct span *sp, uint32_t i)
+{
+    return sp->page[i] != ARENA_NO_PAGE || load_is_from_host(sp, i);
+}
+
 static bool something_hangs_behind(const struct span *sp, uint32_t n_pages)
 {
     for (uint32_t i = n_pages; i < sp->n_pages; i++)
@@ -61,13 +66,13 @@ static void split(struct cs_store *s, struct span *sp, uint32_t n_pages)
 static void mend_span(struct cs_sequence *q, struct span *sp, uint32_t ordinal)
 {
     struct cs_store *s = q->s;
-    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || index_is_resident(sp))
+    if (sp->disk != SPAN_DISK_NONE || sp->n_loading > 0 || index_is_whole(sp))
         return;
     uint32_t first = sp->first_position / s->page_tokens, n = 0;
     for (uint32_t i = 0; i <= ordinal; i++)
         if (sp->page[i] == ARENA_NO_PAGE && !s->arena.pages[q->page[first + i]].owner)
             index_attach_locked(&s->index, sp, i, q->page[first + i], false);
-    while (n < sp->n_pages && sp->page[n] != ARENA_NO_PAGE)
+    while (n < sp->n_pages && is_in_memory(sp, n))
         n++;
     if (n <= ordinal || n == sp->n_pages)
         return;
@@ -86,6 +91,8 @@ static void mend_path(struct cs_sequence *q)
         sp = sp->parent;
         index_requeue_locked(&q->s->index, sp);
     }
+    if (q->s->disk && q->s->index.host)
+        writeback_lead_locked(q->s, q->place);
 }
 
 /* The path goes on elsewhere behind `ordinal` of this span, or ends there. */
@@ -141,8 +148,7 @@ static void add_notes(struct cs_sequence *q, const struct cs_note *notes, size_t
 {
     struct cs_store *s = q->s;
     struct span *owner = q->place;
-    bool holds = owner && (owner->n_device > 0 || owner->n_loading > 0 || owner->disk != SPAN_DISK_NONE);
-    if (!holds || !room_for_index_locked(s, notes_bytes(notes, n_notes)) ||
+    if (!owner || !index_holds_bytes(owner) || !room_for_index_locked(s, notes_bytes(notes, n_notes)) ||
         !notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, notes, n_notes, 0)) {
         s->totals.dropped_index_full++;
         return;

@@ -267,10 +267,10 @@ static bool something_is_resident_behind(const struct span *sp, uint32_t i)
 /* i: the last unused page. */
 static unsigned class_of_span(const struct index *ix, const struct span *sp, uint32_t i, double *value)
 {
-    /* Where there is a disk, not before it is written: a span without its dead tail could not be any more,
-     * and with it what rests on its other pages. */
+    /* Where there is a lower tier, not before it is there: a span without its dead tail could not be any
+     * more, and with it what rests on its other pages. */
     if (ranks_page_is_dead(ix, sp, i) &&
-        (sp->useful_depth == 0 || sp->disk == SPAN_DISK_DURABLE || !ix->over_disk))
+        (sp->useful_depth == 0 || index_is_safe(sp) || (!ix->over_disk && !ix->host)))
         return WORTH_CLASS_NOTHING;
     if (something_is_resident_behind(sp, i))
         return WORTH_CLASS_LAST;
@@ -284,13 +284,13 @@ void ranks_update_locked(struct index *ix, struct span *sp)
     unsigned class;
     bool checkpoint = sp->kind == SPAN_CHECKPOINT;
     uint32_t n = !checkpoint ? ranks_pages_to_unused(ix, sp) : sp->n_loading > 0 ? 0 : sp->n_device;
-    if (n == 0 || sp->disk == SPAN_DISK_WRITING) {
+    if (n == 0 || index_is_leaving_device(ix, sp)) {
         rank_remove(&ix->ranks, sp);
         return;
     }
     class = checkpoint ? class_of_checkpoint(ix, sp, &value) : class_of_span(ix, sp, n - 1, &value);
     bool gives_no_room = checkpoint && class == WORTH_CLASS_LAST;
-    rank_put(&ix->ranks, sp, sp->disk == SPAN_DISK_DURABLE && !gives_no_room, class, value);
+    rank_put(&ix->ranks, sp, index_is_safe(sp) && !gives_no_room, class, value);
 }
 
 void ranks_remove_locked(struct index *ix, struct span *sp)

@@ -1,13 +1,14 @@
 /*
- * Who leaves the device next: the candidates in classes of worth (policy/worth.h), durable ones apart from
- * those that would be lost, in each class the least recently used first. The least worthy is found by
- * comparing the heads of the classes, at most WORTH_CLASSES of them, whatever the number of candidates.
+ * Who leaves the device next: the candidates in classes of worth (policy/worth.h), durable ones (and what is
+ * whole on the host) apart from those that would be lost, in each class the least recently used first. The
+ * least worthy is found by comparing the heads of the classes, at most WORTH_CLASSES of them, whatever the
+ * number of candidates.
  *
- * What is worth nothing goes first, then what is safe on disk, then the rest; of both kinds the last class
- * when all others are empty. A checkpoint whose blocks are all in use, by sequences or by other checkpoints,
- * would give no room: it is in the last class of the rest, wherever else it is stored. A class is that of the
- * moment when the candidate was last looked at; it is looked at again when it comes to the head, so what
- * changes far away costs nothing.
+ * What is worth nothing goes first, then what is safe in another tier, then the rest; of both kinds the last
+ * class when all others are empty. A checkpoint whose blocks are all in use, by sequences or by other
+ * checkpoints, would give no room: it is in the last class of the rest, wherever else it is stored. A class
+ * is that of the moment when the candidate was last looked at; it is looked at again when it comes to the
+ * head, so what changes far away costs nothing.
  *
  * Spans go from the tail, leaves before spans with something resident behind them. Pages in use are passed
  * over: a sequence that computed all of its path anew uses pages that were missing at a tail, and not those
@@ -37,7 +38,7 @@ struct index;
 struct span;
 
 struct ranks {
-    struct span *root[2][WORTH_CLASSES]; /* not durable, durable */
+    struct span *root[2][WORTH_CLASSES]; /* not safe in another tier, safe there */
     uint64_t filled[2];                  /* a bit a class */
 };
 
@@ -47,7 +48,7 @@ struct rank {
     double value;                         /* w * tokens / blocks */
     uint64_t last_used;
     uint8_t class;
-    bool ranked, durable; /* durable: it is, and its leaving gives room */
+    bool ranked, durable; /* durable: safe in another tier, and its leaving gives room */
 };
 
 /* Puts the span in where it belongs now, or takes it out if it is no candidate. */

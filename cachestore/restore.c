@@ -1,7 +1,8 @@
 /*
  * Restore: look-up and loading, one call each. The walk goes down the tree as far as keys lead and stored ids
- * prove; what is resident is referenced at once, what is on disk gets arena pages and a read per span, all
- * submitted before anything is waited for. Two sequences that want the same pages share the read.
+ * prove; what is resident is referenced at once, what is on the host or on disk gets arena pages and a load
+ * per span and tier, all submitted before anything is waited for. Two sequences that want the same pages
+ * share the load.
  *
  *   open --all resident--> settled
  *     \--> loading --all landed, first failure, or deadline (in poll)--> settled: the verified prefix
@@ -30,7 +31,7 @@ struct segment {
 
 static bool page_is_stored(const struct span *sp, uint32_t i)
 {
-    return sp->page[i] != ARENA_NO_PAGE || sp->disk == SPAN_DISK_DURABLE;
+    return sp->page[i] != ARENA_NO_PAGE || load_is_from_host(sp, i) || sp->disk == SPAN_DISK_DURABLE;
 }
 
 /* A use of the whole path is persisted at its deepest span only, one row whatever the number of spans;
@@ -101,6 +102,8 @@ static void hold_resident_locked(struct cs_sequence *q, const struct segment *se
         struct span *sp = segments[k].sp;
         for (uint32_t i = 0; i < segments[k].n; i++, at++) {
             q->page[at] = sp->page[i];
+            if (q->on_host)
+                q->on_host[at] = load_is_from_host(sp, i);
             if (sp->page[i] != ARENA_NO_PAGE)
                 index_page_ref_locked(&q->s->index, sp->page[i]);
         }
@@ -120,9 +123,9 @@ static void unref_resident_locked(struct cs_sequence *q, uint32_t from, uint32_t
 }
 
 /* Needs the lock. Prepares or joins the loads of what is not resident; returns the pages that will be there.
- * The reads to submit are added to reads. */
+ * The loads to submit are added to the batch. */
 static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment *segments, size_t n_segments,
-                                    struct tier_read **reads, size_t *n_reads)
+                                    struct load_batch *batch)
 {
     uint32_t at = 0;
     for (size_t k = 0; k < n_segments; k++) {
@@ -132,13 +135,14 @@ static uint32_t load_missing_locked(struct cs_sequence *q, const struct segment 
             struct load *l = NULL;
             if (q->page[at] == ARENA_NO_PAGE) {
                 /* Making room may have let another's pages go, never this path's: what was missing is. */
-                while (i + n < segments[k].n && q->page[at + n] == ARENA_NO_PAGE)
+                while (i + n < segments[k].n && q->page[at + n] == ARENA_NO_PAGE &&
+                       load_is_from_host(sp, i + n) == load_is_from_host(sp, i))
                     n++;
                 uint32_t wanted = n;
                 l = load_prepare_locked(q->s, sp, i, &n, false);
                 if (!l)
                     return at;
-                reads[(*n_reads)++] = &l->read;
+                load_batch_add(batch, l);
                 for (uint32_t j = 0; j < n; j++) {
                     q->page[at + j] = sp->page[i + j];
                     index_page_ref_locked(&q->s->index, sp->page[i + j]);
@@ -176,8 +180,7 @@ static enum cs_miss why_no_closer_locked(const struct cs_sequence *q, uint32_t p
 
 /* Needs the lock. Holds the checkpoint to resume from and prepares or joins its load; returns its position.
  */
-static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched, struct tier_read **reads,
-                                         size_t *n_reads)
+static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched, struct load_batch *batch)
 {
     struct cs_store *s = q->s;
     struct span *c = tradeoff_checkpoint_locked(q, matched);
@@ -192,7 +195,7 @@ static uint32_t choose_checkpoint_locked(struct cs_sequence *q, uint32_t matched
             uint32_t n = c->n_pages;
             l = load_prepare_locked(s, c, 0, &n, true);
             if (l)
-                reads[(*n_reads)++] = &l->read;
+                load_batch_add(batch, l);
         }
         if (l && checkpoint_hold_locked(s, c, &q->resume) == CS_OK) {
             load_join_locked(&q->resume_wait, q, l, 0, c->n_pages);
@@ -323,14 +326,22 @@ static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
     return position / s->page_tokens;
 }
 
+/* From disk. */
+static bool load_is_read(const struct load *l)
+{
+    return l && !l->from_host;
+}
+
 static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 {
     struct cs_store *s = q->s;
     struct cs_stats *t = &s->totals;
-    uint32_t keep = q->n_restoring, from_disk = 0;
+    uint32_t keep = q->n_restoring, from_disk = 0, from_host = 0;
     uint64_t landed_ns = q->opened_ns;
     bool timed = true; /* a load that failed at once tells nothing about how fast they are */
-    bool waited = q->n_waits > 0 || q->resume_wait.load;
+    bool waited = q->n_waits > 0 || q->resume_wait.load, read = load_is_read(q->resume_wait.load);
+    for (uint32_t i = 0; i < q->n_waits; i++)
+        read |= load_is_read(q->waits[i].load);
     for (uint32_t i = 0; i < q->n_waits; i++) {
         const struct load_wait *w = &q->waits[i];
         if (!w->load->done || w->load->result != TIER_OK) {
@@ -360,15 +371,17 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
         keep = resume_locked(q, keep);
     for (uint32_t i = 0; i < q->n_waits && q->waits[i].first_page < keep; i++) {
         uint32_t left = keep - q->waits[i].first_page;
-        from_disk += q->waits[i].n_pages < left ? q->waits[i].n_pages : left;
+        uint32_t *from = q->waits[i].load->from_host ? &from_host : &from_disk;
+        *from += q->waits[i].n_pages < left ? q->waits[i].n_pages : left;
     }
+    q->reuse.tokens_host = from_host * s->page_tokens;
     q->reuse.tokens_disk = from_disk * s->page_tokens;
-    q->reuse.tokens_device = (keep - from_disk) * s->page_tokens;
+    q->reuse.tokens_device = (keep - from_host - from_disk) * s->page_tokens;
     if (waited) {
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
         histogram_add(&s->restore_us, us);
-        if (timed)
+        if (timed && read)
             tradeoff_learn_locked(s, q->load_bytes, us, landed_ns);
     }
     keep_locked(q, keep);
@@ -382,6 +395,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
         t->hits_partial++;
     t->tokens_looked_up += q->n_looked_up;
     t->tokens_device += q->reuse.tokens_device;
+    t->tokens_host += q->reuse.tokens_host;
     t->tokens_disk += q->reuse.tokens_disk;
 }
 
@@ -399,14 +413,25 @@ static void await_locked(struct cs_sequence *q)
     sequence_list_locked(q);
 }
 
-/* Needs the lock. Looks the path up, holds what is resident and submits the reads of the rest. */
+/* Needs the lock. What the path has on the host stays there until it is let go: making room for one load must
+ * not take what another one of this restore begins with. */
+static void pin_host_locked(struct cs_store *s, const struct segment *segments, size_t n, bool pin)
+{
+    for (size_t k = 0; k < n && s->index.host; k++) {
+        segments[k].sp->host_pins += pin ? 1 : -1u;
+        index_requeue_locked(&s->index, segments[k].sp);
+    }
+}
+
+/* Needs the lock. Looks the path up, holds what is resident and submits the loads of the rest. */
 static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_full, struct segment *segments,
-                        struct tier_read **reads)
+                        struct load_batch *batch)
 {
     struct cs_store *s = q->s;
-    size_t n_reads = 0,
-           n_segments = walk_locked(s, &q->tenant, ids, q->keys, n_full, segments, &q->reuse.miss);
+    size_t n_segments = walk_locked(s, &q->tenant, ids, q->keys, n_full, segments, &q->reuse.miss),
+           n_pinned = n_segments;
     uint32_t wanted = 0;
+    pin_host_locked(s, segments, n_pinned, true);
     for (size_t k = 0; k < n_segments; k++)
         wanted += segments[k].n;
     q->reuse.tokens_matched = wanted * s->page_tokens;
@@ -417,7 +442,7 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
             q->branch = q->reuse.tokens_matched;
         /* Before room is made for the checkpoint, so that no page of its path goes for it. */
         hold_resident_locked(q, segments, n_segments);
-        uint32_t position = choose_checkpoint_locked(q, q->reuse.tokens_matched, reads, &n_reads);
+        uint32_t position = choose_checkpoint_locked(q, q->reuse.tokens_matched, batch);
         unref_resident_locked(q, position / s->page_tokens, wanted);
         wanted = position / s->page_tokens;
     } else {
@@ -430,7 +455,7 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
     }
     n_segments = cut_segments(segments, n_segments, wanted);
     touch_locked(s, segments, n_segments);
-    uint32_t there = load_missing_locked(q, segments, n_segments, reads, &n_reads);
+    uint32_t there = load_missing_locked(q, segments, n_segments, batch);
     if (there < wanted) {
         q->reuse.miss = CS_MISS_ARENA_FULL;
         unref_resident_locked(q, there, wanted);
@@ -438,8 +463,8 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
     q->n_restoring = there;
     for (uint32_t i = 0; i < there; i++)
         q->address[i] = arena_address(&s->arena, q->page[i]);
-    if (n_reads > 0)
-        s->tier->read(s->disk, reads, n_reads);
+    load_batch_submit_locked(s, batch);
+    pin_host_locked(s, segments, n_pinned, false);
 }
 
 int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const uint32_t *ids, size_t n,
@@ -461,7 +486,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     q->counted = n > 0;
     q->opened_ns = store_now_ns();
     struct segment *segments = NULL;
-    struct tier_read **reads = NULL;
+    struct load_batch batch = {0};
     if (n_full > 0) {
         q->keys = malloc(n_full * sizeof *q->keys);
         q->page = malloc(n_full * sizeof *q->page);
@@ -469,8 +494,12 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
         q->waits = malloc(n_full * sizeof *q->waits);
         q->state_address = malloc((s->state_blocks + 1) * sizeof *q->state_address);
         segments = malloc(n_full * sizeof *segments);
-        reads = malloc((n_full + 1) * sizeof(struct tier_read *));
-        if (!q->keys || !q->page || !q->address || !q->waits || !q->state_address || !segments || !reads ||
+        batch.reads = malloc((n_full + 1) * sizeof(struct tier_read *));
+        if (s->index.host)
+            q->on_host = malloc(n_full * sizeof *q->on_host);
+        batch.copies = malloc((n_full + 1) * sizeof(struct cs_copies *));
+        if (!q->keys || !q->page || !q->address || !q->waits || !q->state_address || !segments ||
+            !batch.reads || !batch.copies || (s->index.host && !q->on_host) ||
             step_reserve(q, n_full) != CS_OK) {
             free(q->keys);
             free(q->page);
@@ -478,7 +507,9 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
             free(q->waits);
             step_free(q);
             free(segments);
-            free(reads);
+            free(batch.reads);
+            free(batch.copies);
+            free(q->on_host);
             free(q);
             return CS_ENOMEM;
         }
@@ -490,7 +521,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     s->n_sequences++;
     q->reuse.miss = n == 0 ? CS_MISS_NONE : CS_MISS_PARTIAL_PAGE;
     if (n_full > 0)
-        find_locked(q, ids, n_full, segments, reads);
+        find_locked(q, ids, n_full, segments, &batch);
     if (q->n_waits > 0 || q->resume_wait.load)
         await_locked(q);
     else
@@ -498,7 +529,10 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     writeback_relieve_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(segments);
-    free(reads);
+    free(batch.reads);
+    free(batch.copies);
+    free(q->on_host);
+    q->on_host = NULL;
     *out = q;
     return CS_OK;
 }

@@ -1,23 +1,26 @@
 /*
  * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
- * span is added, chunks before a span is written. What is evicted is chosen by policy/evict.c through the
- * heaps of the index and the ranks of the device. Pages in use, pinned spans and what is being written are
- * never candidates. A checkpoint is one even while sequences use its blocks, which they keep then, but goes
- * from the device when nothing else is left.
+ * span is added, blocks of the host before one is copied or read there, chunks before a span is written. What
+ * is evicted is chosen by policy/evict.c through the heaps of the index and the ranks of the device. Pages in
+ * use, pinned spans and what is being written are never candidates. A checkpoint is one even while sequences
+ * use its blocks, which they keep then, but goes from the device when nothing else is left.
  */
 #include "cachestore/store.h"
 
 /* Everything here runs with the store's lock held. */
 
-/* Takes a checkpoint's blocks and its place in the backlog away. */
-static void strip_checkpoint(struct cs_store *s, struct span *c)
+static void leave_device(struct cs_store *s, struct span *sp)
 {
-    if (index_waits_for_disk(c))
-        writeback_cancel_locked(s, c);
-    for (uint32_t i = 0; i < c->n_pages; i++)
-        if (c->page[i] != ARENA_NO_PAGE)
-            index_detach_locked(&s->index, c, i);
-    index_requeue_locked(&s->index, c);
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        if (sp->page[i] != ARENA_NO_PAGE)
+            index_detach_locked(&s->index, sp, i);
+}
+
+static void leave_host(struct cs_store *s, struct span *sp)
+{
+    for (uint32_t i = 0; i < sp->n_pages && sp->host; i++)
+        if (sp->host[i] != ARENA_NO_PAGE)
+            index_detach_host_locked(&s->index, sp, i);
 }
 
 void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why)
@@ -29,12 +32,17 @@ void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss 
 
 void room_settle_span_locked(struct cs_store *s, struct span *sp)
 {
-    if (sp && sp->doomed && sp->n_loading == 0 && sp->disk != SPAN_DISK_WRITING) {
-        strip_checkpoint(s, sp);
+    if (sp && sp->doomed && sp->n_loading == 0 && sp->disk != SPAN_DISK_WRITING &&
+        sp->disk != SPAN_DISK_COPYING) {
+        if (index_waits(sp))
+            writeback_cancel_locked(s, sp);
+        leave_device(s, sp);
+        leave_host(s, sp);
+        index_requeue_locked(&s->index, sp);
         if (sp->disk == SPAN_DISK_DURABLE)
             room_drop_record_locked(s, sp);
     }
-    while (sp && sp->n_device == 0 && sp->n_loading == 0 && sp->disk == SPAN_DISK_NONE) {
+    while (sp && !index_holds_bytes(sp)) {
         notes_drop_locked(&s->notes, &s->index, s->tier, s->disk, sp);
         if (sp->n_children > 0 || sp->pins > 0)
             break;
@@ -60,19 +68,28 @@ void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n
 
 static void count_dropped(struct cs_store *s, struct span *sp)
 {
-    if (s->disk && !sp->drop_counted && sp->disk != SPAN_DISK_DURABLE) {
+    if (s->disk && !sp->drop_counted && !index_is_safe(sp)) {
         s->totals.dropped_undurable++;
         sp->drop_counted = true;
+    }
+}
+
+/* What waits to be copied or written from the device, and is about to lose pages there, does so in vain. */
+static void stop_waiting(struct cs_store *s, struct span *sp)
+{
+    if (index_waits_on_device(&s->index, sp)) {
+        s->totals.dropped_queue_full++;
+        writeback_cancel_locked(s, sp);
     }
 }
 
 /* Evicts a checkpoint from the device as a whole: half of one is worth nothing. */
 static void evict_checkpoint(struct cs_store *s, struct span *c)
 {
-    if (index_waits_for_disk(c))
-        s->totals.dropped_queue_full++;
+    stop_waiting(s, c);
     count_dropped(s, c);
-    strip_checkpoint(s, c);
+    leave_device(s, c);
+    index_requeue_locked(&s->index, c);
     c->lost = CS_MISS_EVICTED;
     s->totals.evicted_device_checkpoints++;
     room_settle_span_locked(s, c);
@@ -83,10 +100,7 @@ static void evict_checkpoint(struct cs_store *s, struct span *c)
 static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
 {
     bool dead = sp->rank.class == WORTH_CLASS_NOTHING;
-    if (index_waits_for_disk(sp)) {
-        s->totals.dropped_queue_full++;
-        writeback_cancel_locked(s, sp);
-    }
+    stop_waiting(s, sp);
     count_dropped(s, sp);
     for (uint32_t i = ranks_pages_to_unused(&s->index, sp); i-- > 0 && s->arena.n_free < want;) {
         if (sp->page[i] == ARENA_NO_PAGE || s->arena.pages[sp->page[i]].refs > 0)
@@ -114,7 +128,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        if (victim->disk != SPAN_DISK_DURABLE && victim->rank.class != WORTH_CLASS_NOTHING)
+        if (!index_is_safe(victim) && victim->rank.class != WORTH_CLASS_NOTHING)
             s->under_pressure = true; /* bytes are about to be lost */
         if (victim->kind == SPAN_CHECKPOINT)
             evict_checkpoint(s, victim);
@@ -141,12 +155,51 @@ static void count_evicted_disk(struct cs_store *s, const struct span *sp)
         s->totals.evicted_disk_spans++;
 }
 
+static void count_evicted_host(struct cs_store *s, const struct span *sp)
+{
+    if (sp->n_host > 0 && sp->kind == SPAN_CHECKPOINT)
+        s->totals.evicted_host_checkpoints++;
+    else if (sp->n_host > 0)
+        s->totals.evicted_host_spans++;
+}
+
+bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last)
+{
+    struct index *ix = &s->index;
+    while (s->host.n_free < n) {
+        struct span *victim = index_first_locked(ix, HEAP_HOST);
+        if (!victim)
+            return false;
+        if (victim->host_turn != index_host_turn(ix, victim)) { /* something far away has changed */
+            index_requeue_locked(ix, victim);
+            continue;
+        }
+        if (victim->host_turn > last)
+            return false;
+        if (index_waits(victim) && victim->disk != SPAN_DISK_QUEUED) {
+            s->totals.dropped_queue_full++;
+            writeback_cancel_locked(s, victim);
+        }
+        count_evicted_host(s, victim);
+        leave_host(s, victim);
+        if (!index_is_resident(victim)) {
+            count_dropped(s, victim);
+            victim->lost = CS_MISS_EVICTED;
+        }
+        index_requeue_locked(ix, victim);
+        room_settle_span_locked(s, victim);
+    }
+    return true;
+}
+
 /* Out of every tier. The span has no children, pins or loads, is not being written, and nobody uses its pages
  * (blocks of a checkpoint stay with who uses them). */
 static void forget(struct cs_store *s, struct span *sp)
 {
-    if (index_waits_for_disk(sp))
+    if (index_waits(sp))
         writeback_cancel_locked(s, sp);
+    count_evicted_host(s, sp);
+    leave_host(s, sp);
     count_dropped(s, sp);
     if (sp->disk == SPAN_DISK_DURABLE) {
         room_drop_record_locked(s, sp);
@@ -156,9 +209,7 @@ static void forget(struct cs_store *s, struct span *sp)
         s->totals.evicted_device_checkpoints++;
     else if (sp->n_device > 0)
         s->totals.evicted_device_spans++;
-    for (uint32_t i = 0; i < sp->n_pages; i++)
-        if (sp->page[i] != ARENA_NO_PAGE)
-            index_detach_locked(&s->index, sp, i);
+    leave_device(s, sp);
     sp->lost = CS_MISS_EVICTED;
     room_settle_span_locked(s, sp);
 }

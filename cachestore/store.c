@@ -22,6 +22,7 @@
 #define DEFAULT_SPAN_BYTES          (4ull << 20)
 #define DEFAULT_CHUNK_BYTES         (256u << 10)
 #define PINNED_SHARE                8 /* of the arena, for pages being written */
+#define HOST_LEAST_SPANS            16
 #define DEFAULT_CHECKPOINTS_A_PATH  8
 #define DEFAULT_CHECKPOINT_GRACE_MS 10000u
 #define FLUSH_LOOK_NS               2000000ull /* rows of notes end without a word: cs_flush looks again */
@@ -117,9 +118,12 @@ static void *keeper_main(void *arg)
         uint64_t due = writeback_end_grace_locked(s, store_now_ns());
         if (due && (!wake || due < wake))
             wake = due;
-        if (arena_wants_populate(&s->arena)) {
+        struct arena *behind = arena_wants_populate(&s->arena)                   ? &s->arena
+                               : s->index.host && arena_wants_populate(&s->host) ? &s->host
+                                                                                 : NULL;
+        if (behind) {
             pthread_mutex_unlock(&s->lock);
-            arena_populate(&s->arena);
+            arena_populate(behind);
             pthread_mutex_lock(&s->lock);
             continue;
         }
@@ -182,6 +186,8 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
     else if (c->state_bytes / c->page_bytes > UINT32_MAX / 2 || c->window_groups > UINT16_MAX ||
              checkpoint_blocks_most(c) > UINT32_MAX)
         what = "state_bytes, window_groups or window_tokens is out of range";
+    else if (c->host_bytes > 0 && !c->device)
+        what = "host_bytes go with a device";
     else if (c->disk_dir && c->disk_bytes == 0)
         what = "disk_bytes must not be 0 with a disk_dir";
     else if (c->io_engine > CS_IO_PREAD)
@@ -196,10 +202,35 @@ static void store_free(struct cs_store *s)
     notes_close(&s->notes);
     index_close(&s->index);
     arena_close(&s->arena);
+    arena_close(&s->host);
+    free(s->host_sum);
     pthread_cond_destroy(&s->keeper_wake);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     free(s);
+}
+
+/* What is copied, read and written at once should not be the whole tier. */
+static uint64_t host_blocks_least(const struct cs_store *s, const struct cs_config *c)
+{
+    return (uint64_t)HOST_LEAST_SPANS * s->span_pages + 2 * checkpoint_blocks_most(c);
+}
+
+/* The blocks of the host tier. */
+static int open_host(struct cs_store *s, const struct cs_config *c)
+{
+    uint64_t bytes = c->host_bytes, least = host_blocks_least(s, c) * s->stride;
+    if (c->disk_dir && s->tier && bytes < least)
+        bytes = least;
+    if (bytes < s->stride)
+        return CS_OK;
+    int rc = arena_open(&s->host, bytes, s->stride, c->device, false);
+    if (rc == CS_OK && !(s->host_sum = calloc(s->host.n_pages, sizeof *s->host_sum)))
+        rc = CS_ENOMEM;
+    if (rc == CS_OK && getrandom(&s->host_seed, sizeof s->host_seed, 0) != sizeof s->host_seed)
+        rc = CS_EIO;
+    s->pinned_budget = bytes / PINNED_SHARE;
+    return rc;
 }
 
 static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, size_t err_len)
@@ -279,7 +310,8 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
             (c->checkpoint_grace_ms ? c->checkpoint_grace_ms : DEFAULT_CHECKPOINT_GRACE_MS) * NS_PER_MS;
     memcpy(s->fingerprint, c->fingerprint, sizeof s->fingerprint);
     s->restore_deadline_ms = c->restore_deadline_ms;
-    s->pinned_budget = c->arena_bytes / PINNED_SHARE;
+    s->pinned_budget = s->copying_budget = c->arena_bytes / PINNED_SHARE;
+    s->device = c->device;
     admission_init(&s->admission, c->disk_min_tokens, c->disk_bytes_a_day, store_now_ns());
     s->log = c->log;
     s->log_ctx = c->log_ctx;
@@ -289,16 +321,19 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
         index_bytes = c->arena_bytes / INDEX_SHARE;
         if (index_bytes < MIN_INDEX_BYTES)
             index_bytes = MIN_INDEX_BYTES;
+        index_bytes += c->host_bytes / INDEX_SHARE;
         if (c->disk_dir)
             index_bytes += c->disk_bytes / INDEX_SHARE;
     }
-    rc = arena_open(&s->arena, c->arena_bytes, s->stride);
+    rc = arena_open(&s->arena, c->arena_bytes, s->stride, c->device, c->device != NULL);
+    if (rc == CS_OK && c->device)
+        rc = open_host(s, c);
     if (rc == CS_OK && s->stateful && checkpoint_blocks_most(c) > s->arena.n_pages)
         store_log(s, CS_LOG_WARN,
                   "prefix cache: %u blocks hold no checkpoint of %llu, so long prompts are never resumed",
                   s->arena.n_pages, (unsigned long long)checkpoint_blocks_most(c));
     if (rc == CS_OK)
-        rc = index_open(&s->index, &s->arena, s->page_tokens, index_bytes);
+        rc = index_open(&s->index, &s->arena, s->host.n_pages ? &s->host : NULL, s->page_tokens, index_bytes);
     if (rc == CS_OK)
         rc = notes_open(&s->notes, index_bytes);
     s->index.stateful = s->stateful;
@@ -331,7 +366,9 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
 
 static uint64_t pending_locked(const struct cs_store *s)
 {
-    return s->disk ? s->grace.bytes + s->backlog.bytes + s->tier->pending_bytes(s->disk) : 0;
+    return s->disk ? s->queued.bytes + s->copying_bytes + s->grace.bytes + s->backlog.bytes +
+                         s->tier->pending_bytes(s->disk)
+                   : 0;
 }
 
 int cs_flush(struct cs_store *s, uint32_t deadline_ms)
@@ -363,10 +400,12 @@ void cs_close(struct cs_store *s, uint32_t deadline_ms)
     uint64_t spent_ms = (store_now_ns() - start) / NS_PER_MS;
     pthread_mutex_lock(&s->lock);
     s->closing = true;
-    while (s->grace.first)
-        writeback_cancel_locked(s, s->grace.first);
-    while (s->backlog.first)
-        writeback_cancel_locked(s, s->backlog.first);
+    struct waiting *lists[] = {&s->queued, &s->grace, &s->backlog};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        while (lists[i]->first)
+            writeback_cancel_locked(s, lists[i]->first);
+    while (s->n_copies > 0)
+        pthread_cond_wait(&s->changed, &s->lock);
     pthread_cond_signal(&s->keeper_wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->keeper, NULL);
@@ -405,6 +444,8 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->totals;
     out->arena_bytes = s->arena.mapped_bytes;
+    out->host_bytes = s->host.mapped_bytes;
+    out->host_used_bytes = (s->host.n_pages - s->host.n_free) * s->stride;
     out->page_stride = s->stride;
     out->pages_total = s->arena.n_pages;
     out->pages_free = s->arena.n_free;

@@ -5,20 +5,21 @@
  *   load.c       rows of the disk tier become spans when the store opens
  *   sequence.c   grow, notify, close, page tables
  *   restore.c    look-up, settling, poll
- *   loads.c      reads in flight and who waits for them
+ *   loads.c      what is on its way to the device, and who waits for it
  *   tradeoff.c   what is loaded, and what is computed again because that is faster
  *   step.c       window pages and captures of a step
  *   publish.c    new pages and notes become part of the tree
  *   checkpoint.c checkpoints of a path: found, placed, added, thinned
- *   writeback.c  spans on their way to disk
- *   room.c       making room: device pages, index bytes, disk bytes
+ *   writeback.c  spans on their way to lower tiers
+ *   host.c       the host tier, between a device that is not host memory and the disk
+ *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
  *   index.c ranks.c notes.c arena.c key.c policy/   no knowledge of the store
  *
- * Threads and locks. Callers' threads, the tier's thread (completions) and the keeper (deadlines,
+ * Threads and locks. Callers' threads, the tier's and the device's (completions) and the keeper (deadlines,
  * notifications, populating the arena) meet under one mutex, cs_store.lock. It is held for short, bounded
  * work in memory only: no I/O, no copy of a page, no hashing but of one span's ids where it is split.
- * Functions named _locked need it held. Lock order: cs_store.lock, then the tier's own; the tier calls back
- * with none of its locks held. Notifications are called with no lock.
+ * Functions named _locked need it held. Lock order: cs_store.lock, then the tier's or
+ * the device's own; both call back with none of their locks held. Notifications are called with no lock.
  */
 #ifndef ISOTHERM_CACHESTORE_STORE_H
 #define ISOTHERM_CACHESTORE_STORE_H
@@ -34,7 +35,7 @@
 
 #include <pthread.h>
 
-/* Spans that wait to be written, oldest first. */
+/* Spans that wait to be copied or written, oldest first. */
 struct waiting {
     struct span *first, *last;
     uint64_t bytes;
@@ -59,6 +60,14 @@ struct cs_store {
     struct tier_disk *disk; /* NULL: off */
 
     struct arena arena;
+    /* Where the device is not host memory. */
+    const struct cs_device *device;         /* NULL: it is */
+    struct arena host;                      /* blocks of the host tier; none: there is none */
+    uint64_t *host_sum, host_seed;          /* a sum a block that has landed */
+    struct waiting queued;                  /* spans to copy there */
+    uint64_t copying_bytes, copying_budget; /* being copied there: their pages on the device stay */
+    uint64_t n_copies;                      /* batches with the device, both ways */
+
     struct index index;
     struct notes notes;
     struct cs_stats totals; /* the counters; states are filled in by cs_stats_get */
@@ -68,8 +77,10 @@ struct cs_store {
     /* Write-behind: spans waiting, oldest first, and what is being written. */
     struct waiting backlog, grace;
     bool under_pressure;    /* the grace shall end now */
-    uint64_t writing_bytes; /* with the tier: their pages are pinned */
+    uint64_t writing_bytes; /* with the tier: their pages, or blocks on the host, are pinned */
     struct admission admission;
+
+    uint64_t n_loads; /* in flight */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;
@@ -84,9 +95,12 @@ struct cs_store {
     bool keeper_started, closing;
 };
 
-/* A read in flight of pages [first, first + n) of a span or of a whole checkpoint, shared by all who wait. */
+/* Pages of a span, or a whole checkpoint, on their way to the device; shared by all who wait. */
 struct load {
-    struct tier_read read;
+    struct tier_read read;   /* says which; from the host it is not submitted */
+    struct cs_copies copies; /* where the device is not host memory */
+    bool from_host;
+    bool damaged; /* by the device's thread: what lay on the host was wrong */
     struct cs_store *s;
     struct span *span;
     struct load *span_next; /* of span->loads */
@@ -95,7 +109,14 @@ struct load {
     bool done;
     enum tier_result result;
     uint64_t done_ns;
-    void *pages[]; /* n destinations */
+    void *pages[]; /* n destinations of the read; behind them the copies */
+};
+
+/* Loads to be submitted together. */
+struct load_batch {
+    struct tier_read **reads;
+    struct cs_copies **copies;
+    size_t n_reads, n_copies;
 };
 
 /* A sequence waiting for a load. */
@@ -146,6 +167,7 @@ struct cs_sequence {
     bool listed;  /* in cs_store.restoring, until it is closed */
     uint32_t n_looked_up, n_restoring;
     struct cs_key *keys; /* of the pages being restored */
+    bool *on_host;       /* while they are looked up: of what is not resident, that the host has it */
     struct load_wait *waits;
     uint32_t n_waits;
     struct held_checkpoint resume, fallback; /* the one wanted; a resident one in case it does not land */
@@ -202,6 +224,9 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes);
  * is left to delete. */
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes);
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
+/* Makes n blocks of the host free, evicting as needed, whose turn is not after `last`. False: there are not
+ * so many. */
+bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last);
 /* The span's record is gone or useless: out of the disk tier. */
 void room_drop_record_locked(struct cs_store *s, struct span *sp);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
@@ -213,16 +238,36 @@ void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss 
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
 
 /* writeback.c */
+/* The span waits for its next way down, if there is one and it is whole. */
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp);
+/* The same for the span and those above it, as far as they are on no disk, and before what waits already: by
+ * way of the host what hangs on them cannot bring them along. */
+void writeback_lead_locked(struct cs_store *s, struct span *sp);
 void writeback_cancel_locked(struct cs_store *s, struct span *sp);
+/* Out of its list; its state is the caller's to change. */
+void writeback_unlist_locked(struct cs_store *s, struct span *sp);
 /* Checkpoints whose grace has ended by now_ns join the backlog. When the next one's ends; 0: none waits. */
 uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns);
 /* Call before the lock is released where room was made for pages: what waits is written without delay if
  * bytes that are on no disk had to go. Not earlier, for it may take spans off the disk that the caller looks
  * at. */
 void writeback_relieve_locked(struct cs_store *s);
-/* Hands spans to the tier while its budgets allow. */
+/* Hands spans to the device and the tier while budgets allow. */
 void writeback_pump_locked(struct cs_store *s);
+
+/* host.c */
+/* Copies what is queued to the host while there is room. */
+void host_pump_locked(struct cs_store *s);
+/* A free block, there is one, becomes what page i of the span is read or copied into. */
+void *host_take_locked(struct cs_store *s, struct span *sp, uint32_t i);
+void host_submit_locked(struct cs_store *s, struct cs_copies *const *batches, size_t n);
+/* Call in each batch's done. */
+void host_copy_ended_locked(struct cs_store *s, const struct cs_copies *c, bool ok);
+/* Blocks of these pages were not what they should be. Other tiers have their own. */
+void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n);
+/* The block that page i of the span has on the host holds what belongs there; fresh: what is there now does.
+ * Without the lock: the span has a load, or is being copied. */
+bool host_check(const struct cs_store *s, const struct span *sp, uint32_t page, bool fresh);
 
 /* restore.c */
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns);
@@ -237,9 +282,18 @@ uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n);
 struct span *tradeoff_checkpoint_locked(const struct cs_sequence *q, uint32_t matched);
 
 /* loads.c */
-/* Prepares a read of pages [first, first + *n) of the span into fresh pages of the arena; where there is no
- * room *n becomes less (all: whole or nothing). The caller submits it. NULL: nothing can be read. */
+/* The page comes from the host. Of a checkpoint: all of it does. */
+static inline bool load_is_from_host(const struct span *sp, uint32_t page)
+{
+    return sp->host && sp->host[page] != ARENA_NO_PAGE;
+}
+/* Prepares the load of pages [first, first + *n) of the span, all from one tier, into fresh pages of the
+ * arena; where there is no room *n becomes less (all: whole or nothing). The caller submits it. NULL: nothing
+ * can be loaded. */
 struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t *n, bool all);
+/* The arrays have room. */
+void load_batch_add(struct load_batch *b, struct load *l);
+void load_batch_submit_locked(struct cs_store *s, const struct load_batch *b);
 struct load *load_covering_locked(const struct span *sp, uint32_t page);
 void load_join_locked(struct load_wait *w, struct cs_sequence *q, struct load *l, uint32_t first_page,
                       uint32_t n_pages);

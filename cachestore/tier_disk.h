@@ -116,6 +116,9 @@ struct record_id tier_disk_next_id(struct tier_disk *t);
 struct tier_write {
     struct span_record record;
     void *const *pages; /* n_pages pointers, 4096-aligned, stride bytes each */
+    /* NULL, or called with ctx for each page on the I/O thread before its checksum is taken. False: these are
+     * not the bytes that were to be written; the write ends as TIER_EIO. */
+    bool (*check)(void *ctx, uint32_t page);
     /* Go into the span's own row. Copied before the call returns. Where the catalogue has outgrown its share,
      * or without memory, the span is written without them and they are counted (dropped_notes). */
     const struct cs_note *notes;

@@ -336,6 +336,8 @@ static int write_describe(struct transfer *x, uint64_t *sums)
     memcpy(r.fingerprint, t->fingerprint, sizeof r.fingerprint);
     memcpy(r.tenant, s->tenant.id, sizeof r.tenant);
     for (uint32_t i = 0; i < s->n_pages; i++) {
+        if (x->w->check != NULL && !x->w->check(x->w->ctx, i))
+            return -EBADMSG;
         uint64_t seed = fmt_record_page_seed(r.store_uuid, r.id_nonce, r.id_sequence, i);
         sums[i] = fmt_record_page_sum(x->w->pages[i], t->stride, seed);
     }

@@ -41,6 +41,12 @@ static bool costs_locked(const struct cs_store *s, uint64_t now_ns, struct cut_c
     return true;
 }
 
+/* What is on the host comes many times faster than from disk: it counts as there. */
+static bool must_be_read(const struct cs_sequence *q, uint32_t page)
+{
+    return q->page[page] == ARENA_NO_PAGE && !(q->on_host && q->on_host[page]);
+}
+
 uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n)
 {
     const struct cs_store *s = q->s;
@@ -51,10 +57,10 @@ uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n)
     uint64_t bytes = 0;
     cut_begin(&cut, &costs);
     for (uint32_t i = 0; i < n; i++) {
-        bool missing = q->page[i] == ARENA_NO_PAGE;
+        bool missing = must_be_read(q, i);
         /* Among pages that all are read or all are there, one end of the run is best: the time to read them
          * is a straight line, and what they save bends upward. */
-        if (i > 0 && missing != (q->page[i - 1] == ARENA_NO_PAGE))
+        if (i > 0 && missing != must_be_read(q, i - 1))
             (void)cut_offer(&cut, i * s->page_tokens, bytes);
         bytes += missing ? s->stride : 0;
     }
@@ -75,12 +81,12 @@ struct span *tradeoff_checkpoint_locked(const struct cs_sequence *q, uint32_t ma
     uint32_t n = deepest->first_position / s->page_tokens;
     uint64_t missing = 0;
     for (uint32_t i = 0; i < n; i++)
-        missing += q->page[i] == ARENA_NO_PAGE;
+        missing += must_be_read(q, i);
     cut_begin(&cut, &costs);
     for (struct span *c = deepest; c;) {
         for (; n > c->first_position / s->page_tokens; n--)
-            missing -= q->page[n - 1] == ARENA_NO_PAGE;
-        bool there = index_is_resident(c) || c->loads;
+            missing -= must_be_read(q, n - 1);
+        bool there = index_is_resident(c) || index_is_on_host(c) || c->loads;
         if (cut_offer(&cut, c->first_position, (missing + (there ? 0 : c->n_pages)) * s->stride))
             best = c;
         c = checkpoint_deepest_locked(q->place, q->place_ordinal, c->first_position - 1, false);

@@ -4,6 +4,9 @@
  * for a child without its parent is useless after a restart. Pages of spans being written cannot be evicted,
  * so those are bounded by a share of the arena; the backlog itself is not pinned: what is evicted from it is
  * lost to disk and counted.
+ *
+ * Where the device is not host memory a span is copied to the host first (host.c), and waits, and is written,
+ * from there: then the same is true of its blocks on the host, and its pages on the device may go.
  */
 #include "cachestore/store.h"
 
@@ -16,6 +19,7 @@ struct span_write {
     struct tier_write write;
     struct cs_store *s;
     struct span *span;
+    bool damaged; /* by the tier's thread: what lay on the host was wrong */
     void *pages[];
 };
 
@@ -33,7 +37,7 @@ static uint64_t record_bytes(const struct cs_store *s, const struct span *sp)
 
 static struct waiting *list_of(struct cs_store *s, const struct span *sp)
 {
-    return sp->disk == SPAN_DISK_GRACE ? &s->grace : &s->backlog;
+    return sp->disk == SPAN_DISK_QUEUED ? &s->queued : sp->disk == SPAN_DISK_GRACE ? &s->grace : &s->backlog;
 }
 
 /* The span's state says which list. */
@@ -53,7 +57,7 @@ static void list_insert(struct cs_store *s, struct span *sp, bool front)
         list->last = sp;
 }
 
-static void list_unlink(struct cs_store *s, struct span *sp)
+void writeback_unlist_locked(struct cs_store *s, struct span *sp)
 {
     struct waiting *list = list_of(s, sp);
     if (sp->backlog_previous)
@@ -90,22 +94,47 @@ static uint64_t path_tokens(const struct cs_store *s, const struct span *sp)
     return sp->first_position + own;
 }
 
-void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
+/* What is written from it is whole. */
+static bool can_be_written(const struct cs_store *s, const struct span *sp)
 {
-    if (!s->disk || sp->disk != SPAN_DISK_NONE || !index_is_resident(sp) || sp->doomed ||
-        !admission_long_enough(&s->admission, path_tokens(s, sp)))
+    return s->index.host ? index_is_on_host(sp) : index_is_resident(sp);
+}
+
+static void enqueue(struct cs_store *s, struct span *sp, bool front)
+{
+    if (sp->disk != SPAN_DISK_NONE || sp->doomed)
+        return;
+    if (s->index.host && !index_is_on_host(sp)) {
+        if (!index_is_whole(sp) || sp->n_pages > s->host.n_pages || s->closing)
+            return;
+        index_set_disk_locked(&s->index, sp, SPAN_DISK_QUEUED);
+        list_insert(s, sp, front);
+        return;
+    }
+    if (!s->disk || !can_be_written(s, sp) || !admission_long_enough(&s->admission, path_tokens(s, sp)))
         return; /* what is too short yet goes before its child once the path has grown */
     if (sp->kind == SPAN_CHECKPOINT && record_bytes(s, sp) == 0)
         return; /* too large for the tier's chunks, now and always */
     if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
         grace_insert(s, sp);
     else
-        backlog_insert(s, sp, false);
+        backlog_insert(s, sp, front);
+}
+
+void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
+{
+    enqueue(s, sp, false);
+}
+
+void writeback_lead_locked(struct cs_store *s, struct span *sp)
+{
+    for (; sp && sp->disk < SPAN_DISK_WRITING; sp = sp->parent)
+        enqueue(s, sp, true); /* each before what hangs on it */
 }
 
 void writeback_cancel_locked(struct cs_store *s, struct span *sp)
 {
-    list_unlink(s, sp);
+    writeback_unlist_locked(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     pthread_cond_broadcast(&s->changed);
 }
@@ -115,7 +144,7 @@ uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns)
     bool any = false;
     while (s->grace.first && s->grace.first->write_due_ns <= now_ns) {
         struct span *sp = s->grace.first;
-        list_unlink(s, sp);
+        writeback_unlist_locked(s, sp);
         backlog_insert(s, sp, false);
         any = true;
     }
@@ -157,6 +186,16 @@ static void span_written(struct cs_store *s, struct span *sp)
 static void pump(struct cs_store *s, bool refused);
 
 /* On the tier's thread, without the lock. */
+static bool block_is_right(void *ctx, uint32_t page)
+{
+    struct span_write *sw = ctx;
+    if (host_check(sw->s, sw->span, page, false))
+        return true;
+    sw->damaged = true;
+    return false;
+}
+
+/* On the tier's thread, without the lock. */
 static void span_durable(void *ctx, struct tier_write *w, enum tier_result result)
 {
     struct span_write *sw = ctx;
@@ -170,6 +209,8 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
         span_written(s, sp);
     } else {
         write_lost(s, sp);
+        if (sw->damaged && sp->n_loading == 0) /* a load of it finds out by itself */
+            host_drop_damaged_locked(s, sp, 0, sp->n_pages);
         if (result == TIER_ENOSPC && !sp->doomed && sp->write_retries < MAX_WRITE_RETRIES &&
             room_evict_disk_locked(s, record_bytes(s, sp))) {
             sp->write_retries++;
@@ -182,6 +223,7 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
     pthread_cond_broadcast(&s->changed);
     room_settle_span_locked(s, sp);
     pump(s, refused);
+    host_pump_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(sw);
 }
@@ -193,13 +235,15 @@ static bool write_span(struct cs_store *s, struct span *sp)
     if (!sw)
         return false;
     for (uint32_t i = 0; i < sp->n_pages; i++)
-        sw->pages[i] = arena_address(&s->arena, sp->page[i]);
+        sw->pages[i] =
+            s->index.host ? arena_address(&s->host, sp->host[i]) : arena_address(&s->arena, sp->page[i]);
     sp->id = s->tier->next_id(s->disk);
     size_t n_notes;
     struct cs_note *notes = notes_for_row_locked(sp, &n_notes);
     sp->touched_unix = (int64_t)time(NULL);
     sw->s = s;
     sw->span = sp;
+    sw->damaged = false;
     sp->written_as = sp->boundary;
     sw->write = (struct tier_write){.record = {.id = sp->id,
                                                .kind = index_record_kind(sp),
@@ -213,11 +257,12 @@ static bool write_span(struct cs_store *s, struct span *sp)
                                                .created_unix = sp->created_unix,
                                                .used_unix = sp->touched_unix},
                                     .pages = sw->pages,
+                                    .check = s->index.host ? block_is_right : NULL,
                                     .notes = notes,
                                     .n_notes = n_notes,
                                     .durable = span_durable,
                                     .ctx = sw};
-    list_unlink(s, sp);
+    writeback_unlist_locked(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_WRITING);
     s->writing_bytes += span_payload_bytes(s, sp);
     s->tier->write(s->disk, &sw->write);
@@ -226,12 +271,12 @@ static bool write_span(struct cs_store *s, struct span *sp)
 }
 
 /* True: every parent is on disk, on its way there, or whole and able to go. */
-static bool can_be_led_to(const struct span *sp)
+static bool can_be_led_to(const struct cs_store *s, const struct span *sp)
 {
     for (const struct span *p = sp->parent; p; p = p->parent) {
         if (p->disk == SPAN_DISK_WRITING || p->disk == SPAN_DISK_DURABLE)
             return true;
-        if (!index_is_resident(p))
+        if (!can_be_written(s, p))
             return false;
     }
     return true;
@@ -242,13 +287,13 @@ static void pump(struct cs_store *s, bool refused)
     while (s->backlog.first) {
         struct span *sp = s->backlog.first, *parent = sp->parent;
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
-            if (refused || !can_be_led_to(sp)) {
+            if (refused || !can_be_led_to(s, sp)) {
                 /* It comes back when its parent is on disk, or with its path's next publish. */
                 writeback_cancel_locked(s, sp);
                 continue;
             }
             if (parent->disk == SPAN_DISK_BACKLOG)
-                list_unlink(s, parent);
+                writeback_unlist_locked(s, parent);
             backlog_insert(s, parent, true);
             continue;
         }
@@ -284,4 +329,5 @@ void writeback_pump_locked(struct cs_store *s)
 {
     if (s->disk)
         pump(s, false);
+    host_pump_locked(s);
 }

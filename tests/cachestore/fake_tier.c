@@ -2,6 +2,7 @@
 #include "tests/cachestore/fake_tier.h"
 
 #include "cachestore/store.h"
+#include "tests/cachestore/fake_device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -310,6 +311,9 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result)
 {
     struct tier_write *w = f->writes[0];
     memmove(f->writes, f->writes + 1, --f->n_writes * sizeof(struct tier_write *));
+    for (uint32_t i = 0; i < w->record.n_pages && w->check && result == TIER_OK; i++)
+        if (!w->check(w->ctx, i))
+            result = TIER_EIO;
     if (result == TIER_OK) {
         f->records = realloc(f->records, (f->n_records + 1) * sizeof *f->records);
         struct fake_record *r = &f->records[f->n_records++];
@@ -355,6 +359,42 @@ void fake_finish_reads(struct fake_tier *f, enum tier_result result)
 {
     while (f->n_reads > 0)
         fake_finish_read(f, 0, result);
+}
+
+void fake_finish_everything(struct fake_tier *f)
+{
+    do {
+        fake_device_finish_all();
+        if (f) {
+            fake_finish_reads(f, TIER_OK);
+            fake_finish_writes(f, TIER_OK);
+        }
+    } while (fake_device_n_queued() > 0);
+}
+
+void settle_store(struct cs_store *s, struct fake_tier *f)
+{
+    /* A span that became durable brings what waited for it. */
+    for (int round = 0; round < 8; round++) {
+        cs_flush(s, 0);
+        fake_finish_everything(f);
+    }
+}
+
+bool damage_host_block(struct cs_store *s, uint64_t *rng)
+{
+    bool done = false;
+    pthread_mutex_lock(&s->lock);
+    uint32_t first = s->host.n_pages ? (uint32_t)(random_next(rng) >> 20) % s->host.n_pages : 0;
+    for (uint32_t i = 0; i < s->host.n_pages && !done; i++) {
+        uint32_t block = (first + i) % s->host.n_pages;
+        const struct span *sp = s->host.pages[block].owner;
+        done = sp && sp->n_loading == 0 && sp->disk != SPAN_DISK_COPYING;
+        if (done)
+            ((uint8_t *)arena_address(&s->host, block))[random_next(rng) % PAGE] ^= 1;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return done;
 }
 
 uint64_t records_known(struct cs_store *s)

@@ -50,6 +50,15 @@ void fake_finish_write(struct fake_tier *f, enum tier_result result);
 void fake_finish_read(struct fake_tier *f, size_t i, enum tier_result result);
 void fake_finish_reads(struct fake_tier *f, enum tier_result result);
 
+/* Copies, reads and writes, and all that they cause, well. f may be NULL: no disk. */
+void fake_finish_everything(struct fake_tier *f);
+/* And all that waits for its time; so a close has nothing to wait for. */
+void settle_store(struct cs_store *s, struct fake_tier *f);
+
+/* Changes a byte of a block on the host that holds something and is not on its way anywhere; false: there is
+ * none. */
+bool damage_host_block(struct cs_store *s, uint64_t *rng);
+
 /* Records on disk, as the store knows them; stats has the tier's figure, which this one has none of. */
 uint64_t records_known(struct cs_store *s);
 

@@ -2,6 +2,8 @@
 #include "tests/cachestore/harness.h"
 #include "tests/support/io_engine.h"
 
+#include "tests/cachestore/fake_device.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -42,9 +44,15 @@ void check_balance(const struct cs_store *s)
         misses += st.misses[m];
     assert_int_equal(st.lookups, misses);
     assert_int_equal(st.pages_total, st.pages_free + st.pages_live + st.pages_cached);
+    assert_true(st.host_used_bytes <= st.host_bytes);
     assert_true(st.index_bytes <= st.index_budget);
     if (st.disk_on)
         assert_true(st.disk_bytes <= st.disk_budget);
+}
+
+void *memory_of(const void *address)
+{
+    return fake_device_memory(address);
 }
 
 void make_ids(uint32_t *ids, size_t n, size_t same, uint32_t seed)
@@ -71,7 +79,7 @@ static uint64_t prefix_hash(const uint32_t *ids, size_t n, uint32_t salt)
 void fill_pages(struct cs_sequence *q, const uint32_t *ids, size_t first_page, size_t n_pages, uint32_t salt)
 {
     for (size_t p = first_page; p < n_pages; p++) {
-        uint64_t *words = cs_sequence_pages(q)[p], h = prefix_hash(ids, (p + 1) * PT, salt);
+        uint64_t *words = memory_of(cs_sequence_pages(q)[p]), h = prefix_hash(ids, (p + 1) * PT, salt);
         for (size_t w = 0; w < PAGE / sizeof *words; w++)
             words[w] = mix(h, w);
     }
@@ -81,7 +89,7 @@ void check_pages(struct cs_sequence *q, const uint32_t *ids, size_t n_pages, uin
 {
     assert_true(cs_sequence_n_pages(q) >= n_pages);
     for (size_t p = 0; p < n_pages; p++) {
-        const uint64_t *words = cs_sequence_pages(q)[p];
+        const uint64_t *words = memory_of(cs_sequence_pages(q)[p]);
         uint64_t h = prefix_hash(ids, (p + 1) * PT, salt);
         for (size_t w = 0; w < PAGE / sizeof *words; w++)
             if (words[w] != mix(h, w))
@@ -107,8 +115,8 @@ struct cs_sequence *open_settled(struct cs_store *s, const struct cs_tenant *t, 
     struct cs_sequence *q;
     assert_int_equal(cs_sequence_open(s, t, ids, n, &q), CS_OK);
     *reuse = wait_settled(q);
-    assert_int_equal((reuse->tokens_device + reuse->tokens_disk) % PT, 0);
-    assert_int_equal(cs_sequence_n_pages(q), (reuse->tokens_device + reuse->tokens_disk) / PT);
+    assert_int_equal(cs_reuse_tokens(reuse) % PT, 0);
+    assert_int_equal(cs_sequence_n_pages(q), cs_reuse_tokens(reuse) / PT);
     return q;
 }
 
@@ -116,7 +124,7 @@ uint32_t round_trip(struct cs_store *s, const struct cs_tenant *t, const uint32_
 {
     struct cs_reuse reuse;
     struct cs_sequence *q = open_settled(s, t, ids, n, &reuse);
-    uint32_t reused = reuse.tokens_device + reuse.tokens_disk;
+    uint32_t reused = cs_reuse_tokens(&reuse);
     check_pages(q, ids, reused / PT, 0);
     assert_int_equal(cs_sequence_grow(q, n), CS_OK);
     fill_pages(q, ids, reused / PT, n / PT, 0);
@@ -133,7 +141,7 @@ struct cs_reuse look_up(struct cs_store *s, const struct cs_tenant *t, const uin
     memcpy(longer, ids, n * sizeof *ids);
     longer[n] = 7;
     struct cs_sequence *q = open_settled(s, t, longer, n + 1, &reuse);
-    check_pages(q, longer, (reuse.tokens_device + reuse.tokens_disk) / PT, 0);
+    check_pages(q, longer, cs_reuse_tokens(&reuse) / PT, 0);
     cs_sequence_close(q);
     free(longer);
     return reuse;

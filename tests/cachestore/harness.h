@@ -20,6 +20,9 @@ enum { PT = 4, PAGE = 4096, SPAN_PAGES = 3 };
 /* Room for SPAN_PAGES pages and a header. */
 #define SPAN_BYTES ((SPAN_PAGES + 1) * PAGE)
 
+/* What an address of the store stands for: itself, or memory of the fake device. */
+void *memory_of(const void *address);
+
 struct cs_config tiny_config(uint32_t arena_pages);
 struct cs_store *tiny_open(const struct cs_config *c);
 struct cs_stats stats_of(const struct cs_store *s);

@@ -7,6 +7,7 @@ struct counts {
     uint64_t spans, checkpoints, doomed, on_disk, ranked;
     uint32_t in_heap[HEAP_COUNT];
     uint32_t *holders; /* an arena page */
+    uint8_t *on_host;  /* a block of the host tier */
 };
 
 static uint32_t count_checkpoints(const struct span *sp, uint32_t ordinal)
@@ -38,7 +39,8 @@ static void check_chain(const struct span *sp)
     assert_int_equal(sp->useful_depth, depth);
 }
 
-static void count_children(const struct span *sp, uint32_t *children, uint32_t *device, uint32_t *disk)
+static void count_children(const struct cs_store *s, const struct span *sp, uint32_t *children,
+                           uint32_t *device, uint32_t *disk)
 {
     for (int kind = 0; kind < 2; kind++)
         for (const struct span *c = kind ? sp->first_checkpoint : sp->first_child; c; c = c->next_sibling) {
@@ -47,8 +49,33 @@ static void count_children(const struct span *sp, uint32_t *children, uint32_t *
             assert_int_equal(c->first_position, sp->first_position + (c->parent_ordinal + 1) * PT);
             ++*children;
             *device += c->n_device + c->n_loading > 0;
-            *disk += c->disk >= SPAN_DISK_BACKLOG;
+            *disk += index_needs_parent_on_disk(&s->index, c->kind, c->disk);
         }
+}
+
+/* Blocks on the host: each is one span's, and those on their way belong to one that says so. */
+static void count_host(struct cs_store *s, const struct span *sp, struct counts *k, bool loading)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < sp->n_pages && sp->host; i++) {
+        if (sp->host[i] == ARENA_NO_PAGE)
+            continue;
+        const struct arena_page *p = &s->host.pages[sp->host[i]];
+        assert_ptr_equal(p->owner, sp);
+        assert_int_equal(p->holders, 1);
+        assert_int_equal(p->refs, 0);
+        assert_int_equal(k->on_host[sp->host[i]]++, 0);
+        assert_true(!p->loading || loading || sp->disk == SPAN_DISK_COPYING);
+        n += !p->loading;
+    }
+    assert_int_equal(sp->n_host, n);
+    assert_int_equal(sp->host_pins, 0);
+    assert_true(sp->kind == SPAN_OF_PAGES || n == 0 || n == sp->n_pages);
+    if (s->index.host)
+        assert_true(index_is_on_host(sp) || sp->disk == SPAN_DISK_NONE || sp->disk == SPAN_DISK_QUEUED ||
+                    sp->disk == SPAN_DISK_COPYING || sp->disk == SPAN_DISK_DURABLE);
+    assert_int_equal(sp->heap_slot[HEAP_HOST] != 0,
+                     n > 0 && !loading && sp->disk != SPAN_DISK_WRITING && sp->disk != SPAN_DISK_COPYING);
 }
 
 static void count_span(struct cs_store *s, const struct span *sp, struct counts *k)
@@ -68,7 +95,7 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         live += p->refs > 0;
         some_unused |= p->refs == 0;
     }
-    count_children(sp, &children, &device_children, &disk_children);
+    count_children(s, sp, &children, &device_children, &disk_children);
     assert_int_equal(sp->n_device, device);
     assert_int_equal(sp->n_loading, loading);
     assert_int_equal(sp->n_live, pages ? live : 0);
@@ -91,8 +118,13 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         some_unused = device > 0;
     }
     /* Nothing is kept for nothing. */
-    assert_true(device + loading > 0 || sp->disk != SPAN_DISK_NONE || children > 0 || sp->pins > 0);
-    assert_int_equal(sp->rank.ranked, some_unused && sp->disk != SPAN_DISK_WRITING);
+    assert_true(device + loading + sp->n_host > 0 || sp->disk != SPAN_DISK_NONE || children > 0 ||
+                sp->pins > 0);
+    count_host(s, sp, k, loading > 0);
+    assert_int_equal(sp->rank.ranked, some_unused && !index_is_leaving_device(&s->index, sp));
+    assert_int_equal(sp->heap_slot[HEAP_INDEX] != 0, sp->disk != SPAN_DISK_WRITING &&
+                                                         sp->disk != SPAN_DISK_COPYING && !children &&
+                                                         !sp->pins && !loading && !sp->n_live && !sp->kept);
     assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
                      sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
     k->ranked += sp->rank.ranked;
@@ -127,8 +159,9 @@ static uint64_t count_ranked(const struct ranks *r)
 
 void recount(struct cs_store *s)
 {
-    struct counts k = {.holders = calloc(s->arena.n_pages, sizeof *k.holders)};
-    assert_non_null(k.holders);
+    struct counts k = {.holders = calloc(s->arena.n_pages, sizeof *k.holders),
+                       .on_host = calloc(s->host.n_pages + 1, 1)};
+    assert_true(k.holders && k.on_host);
     pthread_mutex_lock(&s->lock);
     for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
         for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
@@ -153,8 +186,14 @@ void recount(struct cs_store *s)
     assert_int_equal(n_live, s->arena.n_live);
     assert_int_equal(n_cached, s->arena.n_cached);
     assert_int_equal(n_blocks, s->arena.n_blocks);
+    uint32_t n_on_host = 0;
+    for (uint32_t i = 0; i < s->host.n_pages; i++)
+        n_on_host += k.on_host[i];
+    assert_int_equal(s->host.n_pages - s->host.n_free, n_on_host);
+    assert_int_equal(s->host.n_live, 0);
     pthread_mutex_unlock(&s->lock);
     free(k.holders);
+    free(k.on_host);
 }
 
 uint32_t longest_chain(struct cs_store *s)

@@ -2,6 +2,7 @@
 #include "tests/cachestore/stateful.h"
 
 #include "cachestore/store.h"
+#include "tests/cachestore/fake_device.h"
 
 struct cs_config stateful_config(uint32_t arena_pages)
 {
@@ -29,14 +30,14 @@ static uint64_t hash_of(const struct run *r, uint32_t n, uint32_t what)
 
 static void fill_block(void *block, uint64_t h)
 {
-    uint64_t *words = block;
+    uint64_t *words = memory_of(block);
     for (size_t w = 0; w < PAGE / sizeof *words; w++)
         words[w] = mix(h, w);
 }
 
 static void check_block(const void *block, uint64_t h, const char *what, uint32_t at)
 {
-    const uint64_t *words = block;
+    const uint64_t *words = memory_of(block);
     if (!block) {
         fail_msg("%s %u is absent", what, at);
         return;
@@ -83,7 +84,7 @@ bool run_settle(struct run *r)
 {
     if (!cs_sequence_poll(r->q, &r->reuse))
         return false;
-    r->n_computed = r->reuse.tokens_device + r->reuse.tokens_disk;
+    r->n_computed = cs_reuse_tokens(&r->reuse);
     assert_int_equal(r->n_computed % r->grid, 0);
     assert_true(r->n_computed <= r->reuse.tokens_matched);
     assert_int_equal(cs_sequence_n_pages(r->q), r->n_computed / PT);
@@ -110,6 +111,7 @@ uint32_t run_start(struct run *r, struct cs_store *s, const struct cs_config *c,
     run_open(r, s, c, tenant, ids, n);
     if (run_fake)
         fake_finish_reads(run_fake, TIER_OK);
+    fake_device_finish_all();
     wait_settled(r->q);
     assert_true(run_settle(r));
     return r->n_computed;

@@ -41,8 +41,8 @@ static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
     enum { SPANS = 400 };
     struct index ix;
     struct arena a;
-    assert_int_equal(arena_open(&a, (uint64_t)SPANS * PAGE, PAGE), CS_OK);
-    assert_int_equal(index_open(&ix, &a, PT, 4 << 20), CS_OK);
+    assert_int_equal(arena_open(&a, (uint64_t)SPANS * PAGE, PAGE, NULL, false), CS_OK);
+    assert_int_equal(index_open(&ix, &a, NULL, PT, 4 << 20), CS_OK);
     struct span *spans[SPANS];
     uint64_t rng = 5;
     uint32_t ids[PT] = {0}, left = SPANS;

@@ -4,6 +4,7 @@
  * counters balance, and the index's own counts equal a recount (recount.c). Without pressure the store reuses
  * exactly what the model says.
  */
+#include "tests/cachestore/fake_device.h"
 #include "tests/cachestore/fake_tier.h"
 #include "tests/cachestore/recount.h"
 
@@ -18,7 +19,7 @@ static uint64_t first_seed = 1, n_seeds = 30;
 
 /* What the seeds of one test came to: a model that never gets there proves nothing. */
 static struct {
-    uint64_t resumed_tokens, restored_tokens, durable_spans;
+    uint64_t resumed_tokens, restored_tokens, host_tokens, durable_spans, damaged;
 } seen;
 
 /* The model: hashes of (tenant, ids up to a page's end). */
@@ -59,6 +60,7 @@ struct runner {
     struct model *model;
     struct cs_store *s;
     struct fake_tier *f; /* NULL: no disk */
+    bool device;         /* that is not host memory */
     uint64_t rng;
     uint32_t fail_one_in; /* 0: never */
     bool exact;
@@ -107,7 +109,8 @@ static void step_settle(struct runner *r, size_t k)
     size_t pages = cs_sequence_n_pages(r->open[k].q);
     seen.resumed_tokens += pages * PT;
     seen.restored_tokens += reuse.tokens_disk;
-    assert_int_equal(pages * PT, reuse.tokens_device + reuse.tokens_disk);
+    seen.host_tokens += reuse.tokens_host;
+    assert_int_equal(pages * PT, cs_reuse_tokens(&reuse));
     assert_true(pages <= r->open[k].n_known);
     if (r->exact)
         assert_int_equal(pages, r->open[k].n_known);
@@ -127,7 +130,7 @@ static void check_durable(struct runner *r, size_t k, size_t n_pages)
 {
     struct cs_stats st = stats_of(r->s);
     assert_int_equal(cs_sequence_publish(r->open[k].q, r->open[k].ids, n_pages * PT, NULL, 0), CS_OK);
-    fake_finish_writes(r->f, TIER_OK);
+    fake_finish_everything(r->f);
     struct cs_stats now = stats_of(r->s);
     assert_int_equal(now.pending_bytes, 0);
     if (refused(&now) > refused(&st) || r->open[k].q->n_known < n_pages)
@@ -171,9 +174,20 @@ static enum tier_result any_result(struct runner *r)
     return TIER_OK;
 }
 
+static void step_device(struct runner *r)
+{
+    size_t n = fake_device_n_queued();
+    if (n > 0 && pick(r, 3) > 0)
+        fake_device_finish(pick(r, (uint32_t)n), any_result(r) == TIER_OK);
+    if (r->fail_one_in && pick(r, 20) == 0)
+        seen.damaged += damage_host_block(r->s, &r->rng);
+}
+
 static void step(struct runner *r)
 {
     size_t k = pick(r, N_OPEN);
+    if (r->device)
+        step_device(r);
     switch (pick(r, 6)) {
     case 0:
     case 1:
@@ -209,14 +223,23 @@ static void close_all(struct runner *r)
             cs_sequence_close(r->open[k].q);
         r->open[k].q = NULL;
     }
-    if (r->f) {
-        fake_finish_reads(r->f, TIER_OK);
-        fake_finish_writes(r->f, TIER_OK);
-    }
+    settle_store(r->s, r->f);
     assert_int_equal(stats_of(r->s).pages_live, 0);
     recount(r->s);
     check_balance(r->s);
+    struct cs_stats st = stats_of(r->s);
+    assert_true(r->fail_one_in > 0 || st.corrupt_host + st.copy_errors == 0);
     cs_close(r->s, 0);
+    if (r->device)
+        fake_device_close();
+}
+
+static struct cs_store *run_store_open(struct runner *r, const struct cs_config *c)
+{
+    struct cs_config config = *c;
+    if (r->device)
+        config.device = fake_device_open(false);
+    return r->f ? fake_open(r->f, &config) : tiny_open(&config);
 }
 
 static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, uint32_t fail_one_in,
@@ -225,12 +248,13 @@ static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, 
     struct fake_tier f = {.budget = disk_budget, .allow_parent_delete = fail_one_in > 0};
     struct runner r = {.model = calloc(1, sizeof(struct model)),
                        .f = disk_budget ? &f : NULL,
+                       .device = c->host_bytes > 0,
                        .rng = seed,
                        .fail_one_in = fail_one_in,
                        .exact = exact};
     assert_non_null(r.model);
     for (int restart = 0; restart < (disk_budget ? 3 : 1); restart++) {
-        r.s = disk_budget ? fake_open(&f, c) : tiny_open(c);
+        r.s = run_store_open(&r, c);
         recount(r.s);
         for (int i = 0; i < steps; i++) {
             step(&r);
@@ -242,9 +266,9 @@ static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, 
     }
     if (disk_budget && fail_one_in == 0) {
         /* Every durable row still leads somewhere. */
-        r.s = fake_open(&f, c);
+        r.s = run_store_open(&r, c);
         assert_int_equal(records_known(r.s), f.n_records);
-        cs_close(r.s, 0);
+        close_all(&r);
     }
     fake_free(&f);
     free(r.model);
@@ -309,6 +333,60 @@ static void over_a_failing_disk_nothing_wrong_is_served(void **state)
     check_seen(true, false);
 }
 
+/* Pages of an arena out of reach, blocks of the host: from a few spans to more than the arena. */
+static struct cs_config device_config(uint64_t seed, uint32_t arena_pages)
+{
+    struct cs_config c = tiny_config(arena_pages);
+    c.host_bytes = (uint64_t[]){10, 60, 200}[seed % 3] * PAGE;
+    return c;
+}
+
+static void on_a_device_out_of_reach_reuse_is_exact_while_there_is_room(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = device_config(seed, 4000);
+        c.index_bytes = 8 << 20;
+        run(seed, &c, 0, 0, true, 600);
+    }
+    check_seen(false, false);
+}
+
+static void over_a_host_tier_alone_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = device_config(seed, 20 + (uint32_t)(seed % 5) * 13);
+        c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
+        run(seed, &c, 0, seed % 4 ? 0 : 5, false, 600);
+    }
+    check_seen(false, false);
+    assert_true(n_seeds < ENOUGH_SEEDS || seen.host_tokens > 0);
+}
+
+static void over_host_and_disk_with_small_budgets_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = device_config(seed, 24 + (uint32_t)(seed % 4) * 20);
+        c.index_bytes = seed % 2 ? 14 << 10 : 1 << 20;
+        run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 0, false, 600);
+    }
+    check_seen(true, true);
+    assert_true(n_seeds < ENOUGH_SEEDS || seen.host_tokens > 0);
+}
+
+static void over_host_and_disk_that_fail_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = device_config(seed, 24 + (uint32_t)(seed % 4) * 20);
+        run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 3 + (uint32_t)seed % 10, false, 600);
+    }
+    check_seen(true, false);
+    assert_true(n_seeds < ENOUGH_SEEDS || (seen.host_tokens > 0 && seen.damaged > 0));
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -320,6 +398,10 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(under_pressure_of_pages_and_index_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(over_a_disk_with_small_budgets_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(over_a_failing_disk_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(on_a_device_out_of_reach_reuse_is_exact_while_there_is_room, forget_seen),
+        cmocka_unit_test_setup(over_a_host_tier_alone_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(over_host_and_disk_with_small_budgets_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(over_host_and_disk_that_fail_nothing_wrong_is_served, forget_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  * no path has more checkpoints than it may, and a recount finds what the counters say. Without pressure and
  * without thinning it resumes exactly at the deepest one.
  */
+#include "tests/cachestore/fake_device.h"
 #include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
 
@@ -18,7 +19,7 @@ static uint64_t first_seed = 1, n_seeds = 20;
 
 /* What the seeds of one test came to: a model that never gets there proves nothing. */
 static struct {
-    uint64_t resumed_tokens, restored_tokens, durable_spans;
+    uint64_t resumed_tokens, restored_tokens, host_tokens, durable_spans, damaged;
 } seen;
 
 struct set {
@@ -45,6 +46,7 @@ struct machine {
     struct cs_store *s;
     struct cs_config c;
     struct fake_tier *f; /* NULL: no disk */
+    bool device;         /* that is not host memory */
     uint64_t rng;
     uint32_t fail_one_in; /* 0: never */
     bool exact;
@@ -95,6 +97,7 @@ static void step_settle(struct machine *m, size_t k)
     m->open[k].settled = true;
     seen.resumed_tokens += r->n_computed;
     seen.restored_tokens += r->reuse.tokens_disk;
+    seen.host_tokens += r->reuse.tokens_host;
     assert_true(r->n_computed <= deepest_known(m, k));
     assert_true(r->n_computed == 0 ||
                 *slot(m->checkpoints, m->open[k].tenant, m->open[k].ids, r->n_computed));
@@ -141,11 +144,7 @@ static void check_durable(struct machine *m, size_t k)
     struct cs_stats st = stats_of(m->s);
     struct cs_sequence *q = m->open[k].r.q;
     step_publish(m, k);
-    /* A span that became durable brings what waited for it. */
-    for (int round = 0; round < 4 && stats_of(m->s).pending_bytes > 0; round++) {
-        cs_flush(m->s, 0);
-        fake_finish_writes(m->f, TIER_OK);
-    }
+    settle_store(m->s, m->f);
     struct cs_stats now = stats_of(m->s);
     assert_int_equal(now.pending_bytes, 0);
     if (refused(&now) > refused(&st) || q->n_known < q->n_computed / PT)
@@ -194,8 +193,19 @@ static void step_one(struct machine *m, size_t k)
     }
 }
 
+static void step_device(struct machine *m)
+{
+    size_t n = fake_device_n_queued();
+    if (n > 0 && pick(m, 3) > 0)
+        fake_device_finish(pick(m, (uint32_t)n), any_result(m) == TIER_OK);
+    if (m->fail_one_in && pick(m, 20) == 0)
+        seen.damaged += damage_host_block(m->s, &m->rng);
+}
+
 static void step(struct machine *m)
 {
+    if (m->device)
+        step_device(m);
     switch (pick(m, 6)) {
     case 0:
     case 1:
@@ -220,15 +230,23 @@ static void close_all(struct machine *m)
             run_close(&m->open[k].r);
         m->open[k].open = false;
     }
-    if (m->f) {
-        cs_flush(m->s, 0);
-        fake_finish_reads(m->f, TIER_OK);
-        fake_finish_writes(m->f, TIER_OK);
-    }
+    settle_store(m->s, m->f);
     assert_int_equal(stats_of(m->s).pages_live, 0);
     recount(m->s);
     check_balance(m->s);
+    struct cs_stats st = stats_of(m->s);
+    assert_true(m->fail_one_in > 0 || st.corrupt_host + st.copy_errors == 0);
     cs_close(m->s, 0);
+    if (m->device)
+        fake_device_close();
+}
+
+static struct cs_store *machine_store_open(const struct machine *m)
+{
+    struct cs_config c = m->c;
+    if (m->device)
+        c.device = fake_device_open(false);
+    return m->f ? fake_open(m->f, &c) : tiny_open(&c);
 }
 
 static void run_machine(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, uint32_t fail_one_in,
@@ -240,13 +258,14 @@ static void run_machine(uint64_t seed, const struct cs_config *c, uint64_t disk_
     *m = (struct machine){.checkpoints = calloc(1, sizeof(struct set)),
                           .c = *c,
                           .f = disk_budget ? &f : NULL,
+                          .device = c->host_bytes > 0,
                           .rng = seed * 0x9e3779b97f4a7c15ull,
                           .fail_one_in = fail_one_in,
                           .exact = exact};
     assert_non_null(m->checkpoints);
     uint32_t most = c->checkpoints_a_path ? c->checkpoints_a_path : 8;
     for (int restart = 0; restart < (disk_budget ? 3 : 1); restart++) {
-        m->s = disk_budget ? fake_open(&f, c) : tiny_open(c);
+        m->s = machine_store_open(m);
         recount(m->s);
         for (int i = 0; i < steps; i++) {
             step(m);
@@ -258,9 +277,9 @@ static void run_machine(uint64_t seed, const struct cs_config *c, uint64_t disk_
         close_all(m);
     }
     if (disk_budget && fail_one_in == 0) {
-        m->s = fake_open(&f, c);
+        m->s = machine_store_open(m);
         assert_int_equal(records_known(m->s), f.n_records);
-        cs_close(m->s, 0);
+        close_all(m);
     }
     fake_free(&f);
     free(m->checkpoints);
@@ -354,6 +373,60 @@ static void over_a_failing_disk_nothing_wrong_is_served(void **state)
     check_seen(true, false);
 }
 
+static struct cs_config any_device_config(uint64_t seed, uint32_t arena_pages)
+{
+    struct cs_config c = any_config(seed, arena_pages);
+    c.host_bytes = (uint64_t[]){20, 90, 400}[seed % 3] * PAGE;
+    return c;
+}
+
+static void on_a_device_out_of_reach_the_deepest_checkpoint_is_found(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = any_device_config(seed, 8000);
+        c.index_bytes = 16 << 20;
+        c.checkpoints_a_path = 1000;
+        run_machine(seed, &c, 0, 0, true, 500);
+    }
+    check_seen(false, false);
+}
+
+static void over_a_host_tier_alone_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = any_device_config(seed, 50 + (uint32_t)(seed % 5) * 23);
+        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
+        run_machine(seed, &c, 0, seed % 4 ? 0 : 5, false, 500);
+    }
+    check_seen(false, false);
+    assert_true(n_seeds < ENOUGH_SEEDS || seen.host_tokens > 0);
+}
+
+static void over_host_and_disk_with_small_budgets_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
+        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
+        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 0, false, 500);
+    }
+    check_seen(true, true);
+    assert_true(n_seeds < ENOUGH_SEEDS || seen.host_tokens > 0);
+}
+
+static void over_host_and_disk_that_fail_nothing_wrong_is_served(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
+        struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
+        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 3 + (uint32_t)seed % 10, false, 500);
+    }
+    check_seen(true, false);
+    assert_true(n_seeds < ENOUGH_SEEDS || (seen.host_tokens > 0 && seen.damaged > 0));
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1)
@@ -366,6 +439,10 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(under_pressure_of_pages_and_index_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(over_a_disk_with_small_budgets_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(over_a_failing_disk_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(on_a_device_out_of_reach_the_deepest_checkpoint_is_found, forget_seen),
+        cmocka_unit_test_setup(over_a_host_tier_alone_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(over_host_and_disk_with_small_budgets_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test_setup(over_host_and_disk_that_fail_nothing_wrong_is_served, forget_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
