@@ -132,7 +132,7 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
  * would lose its notes. RocksDB tells errors apart by their text only. */
 static bool is_shortage(const char *problem)
 {
-    static const int shortages[] = {EMFILE, ENFILE, ENOMEM};
+    static const int shortages[] = {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT};
     for (size_t i = 0; i < sizeof shortages / sizeof *shortages; i++) {
         if (strstr(problem, strerror(shortages[i])) != NULL)
             return true;
