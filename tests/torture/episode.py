@@ -196,7 +196,8 @@ class Episode:
         shrinks = self.disk_bytes < self.opened_budget
         session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail)
         if session.ever_on:
-            self.opened_budget = self.disk_bytes
+            # On a full file system rows of what is to leave may have to stay for a while.
+            self.opened_budget = max(self.opened_budget, self.disk_bytes) if self.full else self.disk_bytes
         if session.verified:
             self.count("verified after a kill or a close")
             if session.verified_us is not None:
