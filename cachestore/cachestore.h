@@ -41,7 +41,7 @@
 #ifndef ISOTHERM_CACHESTORE_H
 #define ISOTHERM_CACHESTORE_H
 
-#include "cachestore/device.h"
+#include "device.h" /* beside this one, wherever it is installed */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -181,10 +181,8 @@ struct cs_reuse {
     enum cs_miss miss;
     uint32_t restore_us; /* open to last landed byte */
 };
-static inline uint32_t cs_reuse_tokens(const struct cs_reuse *r)
-{
-    return r->tokens_device + r->tokens_host + r->tokens_disk;
-}
+/* Tokens reused, from any tier. */
+uint32_t cs_reuse_tokens(const struct cs_reuse *reuse);
 
 /* Finds the longest stored prefix of ids[0..n) that may be reused: at most floor((n - 1) / page_tokens)
  * pages, so that one token is left to compute logits from (n = 0: nothing is looked up). Pins it and starts

@@ -36,9 +36,8 @@
  *    +------- evicted, thinned ------+---- failed -----+--- evicted, quarantined-+
  *
  * GRACE is for checkpoints only, and counts as absent from disk: from BACKLOG on a parent is kept there, for
- * pages from QUEUED on. What
- * is written to disk comes from the device, or, where there is a host tier, from there: publishing begins
- * with the way to it, and without a disk that is all.
+ * pages from QUEUED on. What is written to disk comes from the device, or, where there is a host tier, from
+ * there: then publishing begins with the way to it, and without a disk that is all.
  *
  *   NONE --publish--> QUEUED --pump--> COPYING --landed on the host--> NONE (--> GRACE or BACKLOG)
  */

@@ -61,6 +61,11 @@ const char *cs_miss_name(enum cs_miss m)
     return (unsigned)m < CS_MISS_COUNT ? miss_names[m] : "unknown";
 }
 
+uint32_t cs_reuse_tokens(const struct cs_reuse *reuse)
+{
+    return reuse->tokens_device + reuse->tokens_host + reuse->tokens_disk;
+}
+
 uint64_t store_now_ns(void)
 {
     struct timespec t;
