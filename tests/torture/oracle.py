@@ -147,7 +147,8 @@ class Oracle:
         self.totals["catalogue damaged: records before"] += len(self.before)
 
     def catalog_removed(self):
-        """All of it: what the volumes hold comes back."""
+        """All of it, or it is made again: what the volumes hold comes back."""
+        self.doubt_what_was_rolled_back()
         self.pristine = False
 
     # ---- one process
@@ -311,14 +312,18 @@ class Oracle:
         session.rebuilt = True
         loaded.clear()
         self.pristine = self.pristine and not self.records
-        if self.rolled_back:  # so were the ids of new records, and a deleted one may be the newest of its chunks
+        self.doubt_what_was_rolled_back()
+        for record in self.before:
+            if record.doubtful:
+                self.trust(record)
+
+    def doubt_what_was_rolled_back(self):
+        """Before a rebuild: so were the ids of new records, and a deleted one may be the newest of its chunks."""
+        if self.rolled_back:
             self.before = set()
             for record in list(self.records.values()):
                 if record.trusted:
                     self.doubt(record)
-        for record in self.before:
-            if record.doubtful:
-                self.trust(record)
 
     def judge_open(self, identity, loaded, trusted_before):
         lost = [r for r in trusted_before if r not in loaded and not r.doubtful]
