@@ -294,7 +294,7 @@ void ask(struct eng_engine *e, uint32_t tenant, const struct talk *t, struct ans
 
 uint32_t reused(const struct answer *a)
 {
-    return a->usage.reuse.tokens_device + a->usage.reuse.tokens_disk;
+    return cs_reuse_tokens(&a->usage.reuse);
 }
 
 uint32_t grid_floor(const struct geometry *g, size_t n)

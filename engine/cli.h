@@ -17,6 +17,7 @@ struct cli_options {
     uint64_t kv_cache_bytes, prefix_cache_bytes, disk_bytes, disk_bytes_a_day;
     uint32_t kv_limit, isa, kv_dtype, policy, restore, disk_io; /* enums */
     const char *disk_dir, *chat_template;
+    bool discrete;
 
     /* serve */
     const char *host, *alias, *api_key_file;

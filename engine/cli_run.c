@@ -107,12 +107,14 @@ static int follow(struct chat *c, struct turn *t, eng_request_id id, struct text
 static void print_usage(const struct eng_usage *u)
 {
     bool tty = isatty(STDERR_FILENO);
-    uint32_t reused = u->reuse.tokens_device + u->reuse.tokens_disk;
+    uint32_t reused = cs_reuse_tokens(&u->reuse);
     double prefill_tokens = u->prompt_tokens > reused ? u->prompt_tokens - reused : 0;
     fprintf(stderr, "%s[%u tokens", tty ? "\033[2m" : "", u->completion_tokens);
     if (u->completion_tokens > 1 && u->decode_ms > 0)
         fprintf(stderr, " · %.1f tokens/s", (u->completion_tokens - 1) * 1e3 / u->decode_ms);
     fprintf(stderr, " · prompt %u, reused %u", u->prompt_tokens, reused);
+    if (u->reuse.tokens_host)
+        fprintf(stderr, " (%u from host memory)", u->reuse.tokens_host);
     if (u->reuse.tokens_disk)
         fprintf(stderr, " (%u from disk)", u->reuse.tokens_disk);
     else if (u->reuse.tokens_matched > reused)

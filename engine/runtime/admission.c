@@ -113,7 +113,7 @@ static void admit(struct eng_engine *e, struct sequence *q)
     sequence_list_remove(&e->waiting, q);
     (void)sequence_list_insert(&e->running, q); /* reserved at open: cannot fail */
     q->state = SEQUENCE_RUNNING;
-    q->n_computed = q->reuse.tokens_device + q->reuse.tokens_disk;
+    q->n_computed = cs_reuse_tokens(&q->reuse);
     q->n_published = q->n_computed;
     q->full_since_s = 0;
     sequence_resume(e, q);
@@ -138,7 +138,7 @@ static bool settle(struct eng_engine *e, struct sequence *q)
         q->settled = cs_sequence_poll(q->kv, &q->reuse) == 1;
     if (!q->settled)
         return false;
-    size_t reused = q->reuse.tokens_device + q->reuse.tokens_disk;
+    size_t reused = cs_reuse_tokens(&q->reuse);
     if (q->reopened || reused == (q->ids.n - 1) / e->state->grid * e->state->grid ||
         q->opened_at == atomic_load(&e->published_pages))
         return true;
@@ -155,7 +155,7 @@ enum room { ROOM_TAKEN, ROOM_LATER, ROOM_NONE, ROOM_NO_MEMORY };
 /* Pages for all of the sequence's ids and one token more; those of windows are taken step by step. */
 static enum room take_room(struct eng_engine *e, struct sequence *q)
 {
-    size_t need = blocks_needed(e, q, q->reuse.tokens_device + q->reuse.tokens_disk);
+    size_t need = blocks_needed(e, q, cs_reuse_tokens(&q->reuse));
     if (e->running.n > 0 && admission_available(e) < need + headroom_blocks(e))
         return ROOM_LATER;
     for (;;) {
@@ -179,7 +179,7 @@ static enum room take_room(struct eng_engine *e, struct sequence *q)
  * part is there (it is published at once) than to compute it twice. */
 static bool follows_another(struct eng_engine *e, struct sequence *q)
 {
-    size_t reused = q->reuse.tokens_device + q->reuse.tokens_disk;
+    size_t reused = cs_reuse_tokens(&q->reuse);
     bool waits = false;
     for (size_t i = 0; i < e->running.n && !waits; i++) {
         struct sequence *r = e->running.at[i];

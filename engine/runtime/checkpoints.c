@@ -21,6 +21,14 @@ static void count(struct eng_engine *e, uint64_t *counter, uint64_t n)
     pthread_mutex_unlock(&e->lock);
 }
 
+void *const *sequence_blocks(struct eng_engine *e, void *const *blocks, size_t n)
+{
+    if (!e->discrete || !blocks)
+        return blocks;
+    (void)discrete_begin(e->discrete, n); /* there is room since it was opened */
+    return discrete_list(e->discrete, blocks, n);
+}
+
 /* Without memory for the list nothing is kept but the end of the turn: a later turn is slower, not wrong. */
 static void place(struct sequence *q)
 {
@@ -48,7 +56,8 @@ void sequence_resume(struct eng_engine *e, struct sequence *q)
         eng_state_start(e->model, q->live);
     } else if (q->live) {
         uint32_t n_blocks = 0;
-        struct kn_blocks from = {cs_sequence_state(q->kv, &n_blocks), e->stride};
+        void *const *blocks = cs_sequence_state(q->kv, &n_blocks);
+        struct kn_blocks from = {sequence_blocks(e, blocks, n_blocks), e->stride};
         eng_state_load(e->model, q->live, &from);
         count(e, &e->stats.state_loads, 1);
     }
@@ -118,7 +127,7 @@ void sequence_capture_end(struct eng_engine *e, struct sequence *q)
     q->captured = true;
     if (e->state->state_bytes == 0)
         return;
-    struct kn_blocks to = {c->blocks, e->stride};
+    struct kn_blocks to = {sequence_blocks(e, c->blocks, c->n_blocks), e->stride};
     eng_state_save(e->model, q->live, &to);
     count(e, &e->stats.state_saves, 1);
 }

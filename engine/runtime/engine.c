@@ -172,7 +172,26 @@ static int size_cache(struct eng_engine *e, const struct eng_config *c, uint64_t
         log_step(e, "Reserve state", start, "%s · %u sequences of %s · taken off the KV cache",
                  sizing_text(e->live.mapped_bytes, a), e->max_concurrency, sizing_text(region, b));
     }
-    *arena_bytes = kv > UINT64_MAX - c->prefix_cache_bytes ? UINT64_MAX : kv + c->prefix_cache_bytes;
+    /* Where the device is host memory, the arena is the memory tier as well. */
+    uint64_t prefix = c->discrete ? 0 : c->prefix_cache_bytes;
+    *arena_bytes = kv > UINT64_MAX - prefix ? UINT64_MAX : kv + prefix;
+    return ENG_OK;
+}
+
+/* The host tier of a discrete device, beside what its arena takes of the same memory. */
+static int open_device(struct eng_engine *e, const struct eng_config *c, struct cs_config *config)
+{
+    if (!c->discrete)
+        return ENG_OK;
+    int rc = discrete_open(&e->discrete);
+    if (rc != ENG_OK)
+        return rc;
+    const char *reason;
+    config->device = discrete_device(e->discrete);
+    config->host_bytes = sizing_host_bytes(c->prefix_cache_bytes, config->arena_bytes, &reason);
+    char a[32];
+    log_step(e, "Open device", engine_now_s(), "CPU, discrete · host tier %s · %s",
+             sizing_text(config->host_bytes, a), reason);
     return ENG_OK;
 }
 
@@ -234,6 +253,10 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         snprintf(err, err_len, "no memory for the live state of %u sequences", e->max_concurrency);
         return ENG_ENOMEM;
     }
+    if (open_device(e, c, &config) != ENG_OK) {
+        snprintf(err, err_len, "no memory, or no thread, for the device");
+        return ENG_ENOMEM;
+    }
     config.disk_dir = c->disk_dir;
     config.disk_bytes = size_disk(c);
     config.disk_bytes_a_day = c->disk_bytes_a_day;
@@ -262,6 +285,10 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
                  sizing_text(c->disk_dir ? config.disk_bytes : 0, (char[32]){0}));
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? ENG_ENOMEM : rc == CS_EINVAL ? ENG_EINVAL : ENG_EIO;
+
+    if (e->discrete &&
+        discrete_begin(e->discrete, e->state_blocks) != ENG_OK) /* so that it cannot fail later */
+        return ENG_ENOMEM;
 
     struct cs_stats s;
     cs_stats_get(e->store, &s);
@@ -365,6 +392,7 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
     }
     if (e->store)
         close_store(e, deadline_ms);
+    discrete_close(e->discrete);
     sampler_free(e->sampler);
     live_pool_close(&e->live);
     if (e->model)

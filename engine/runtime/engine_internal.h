@@ -15,6 +15,7 @@
 #ifndef ISOTHERM_ENGINE_RUNTIME_INTERNAL_H
 #define ISOTHERM_ENGINE_RUNTIME_INTERNAL_H
 
+#include "engine/runtime/discrete.h"
 #include "engine/runtime/live.h"
 #include "engine/runtime/memo.h"
 #include "engine/runtime/pace.h"
@@ -117,6 +118,7 @@ struct eng_engine {
     struct eng_tokenizer *tokenizer;
     const struct eng_chat_template *chat;
     struct cs_store *store;
+    struct discrete *discrete; /* NULL: the arena is host memory */
     struct kn_backend *backend;
     struct sampler *sampler;
     const struct eng_state_desc *state;
@@ -193,6 +195,9 @@ int reply_sample(struct eng_engine *e, struct sequence *q, const float *logits, 
 void reply_report(struct eng_engine *e, struct sequence *q, enum eng_finish finish);
 /* No text comes any more: what was held back is settled. Before the reply's note is made. */
 int reply_end_text(struct sequence *q);
+
+/* Blocks of a checkpoint's state as the kernels take them; valid until the next call or step. */
+void *const *sequence_blocks(struct eng_engine *e, void *const *blocks, size_t n);
 
 /* checkpoints.c */
 /* Admitted: the live state at n_computed, and the boundaries where the sequence may be resumed later. */

@@ -57,6 +57,9 @@ struct eng_config {
                                 of max_concurrency sequences */
     enum eng_kv_limit kv_limit;
     uint64_t prefix_cache_bytes;
+    /* Treats the arena as memory of a device that is reached by copies only, and prefix_cache_bytes as the
+     * host tier below it (then the arena is without them). For tests, and to see what a device costs. */
+    bool discrete;
     const char *disk_dir;
     uint64_t disk_bytes;       /* 0: 16 GiB, at most half of what the file system has free */
     uint64_t disk_bytes_a_day; /* most that is written to it; 0: any number */

@@ -235,6 +235,32 @@ static size_t build_batch(struct eng_engine *e)
     return n;
 }
 
+/* The kernels' view of the batch: memory in the place of the device's names. */
+static int reach_batch(struct eng_engine *e, size_t n)
+{
+    if (!e->discrete)
+        return ENG_OK;
+    size_t groups = e->state->window_groups, total = 0;
+    for (size_t i = 0; i < n; i++)
+        total += (1 + groups) * pages_of(e->batch[i].pos0 + (size_t)e->batch[i].n) +
+                 (size_t)e->batch[i].n_captures * e->state_blocks;
+    if (discrete_begin(e->discrete, total) != ENG_OK)
+        return ENG_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        struct eng_step_seq *s = &e->batch[i];
+        size_t n_pages = pages_of(s->pos0 + (size_t)s->n);
+        s->pages = discrete_list(e->discrete, s->pages, n_pages);
+        for (size_t g = 0; g < groups; g++)
+            e->batch_windows[i * groups + g] =
+                discrete_list(e->discrete, e->batch_windows[i * groups + g], n_pages);
+        for (size_t k = 0; k < s->n_captures; k++) {
+            struct kn_blocks *to = &e->batch_of[i]->captures[k].to;
+            to->blocks = discrete_list(e->discrete, to->blocks, e->state_blocks);
+        }
+    }
+    return ENG_OK;
+}
+
 /* What a step's time teaches. Single tokens cost what a decoding step costs, wherever they stand; very small
  * chunks tell little about large ones. */
 static void account(struct eng_engine *e, size_t n, double seconds)
@@ -276,7 +302,9 @@ static bool step(struct eng_engine *e)
         return false;
     const float *logits = NULL;
     double start = engine_now_s();
-    int rc = eng_forward(e->model, e->batch, n, &logits);
+    int rc = reach_batch(e, n);
+    if (rc == ENG_OK)
+        rc = eng_forward(e->model, e->batch, n, &logits);
     if (rc != ENG_OK) {
         engine_log(e, CS_LOG_WARN, "a forward pass failed: %s", eng_strerror(rc));
         for (size_t i = 0; i < n; i++) {

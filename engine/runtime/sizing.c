@@ -200,6 +200,11 @@ uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks)
     return low * KN_PAGE_TOKENS;
 }
 
+static const char *limiting_name(const struct sizing_memory *memory)
+{
+    return memory->limited_by_cgroup ? "limited by the control group's memory" : "limited by memory";
+}
+
 uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng_kv_limit limit,
                          uint64_t reserved_bytes, const char **reason)
 {
@@ -212,8 +217,17 @@ uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng
         *reason = "limited by concurrency";
         return wanted;
     }
-    *reason = memory.limited_by_cgroup ? "limited by the control group's memory" : "limited by memory";
+    *reason = limiting_name(&memory);
     return most;
+}
+
+uint64_t sizing_host_bytes(uint64_t asked, uint64_t reserved_bytes, const char **reason)
+{
+    struct sizing_memory memory = sizing_memory_available();
+    uint64_t most = memory.available_bytes / 100 * MEMORY_PER_100;
+    most = most > reserved_bytes ? most - reserved_bytes : 0;
+    *reason = asked <= most ? "as asked" : limiting_name(&memory);
+    return asked < most ? asked : most;
 }
 
 const char *sizing_text(uint64_t bytes, char out[32])

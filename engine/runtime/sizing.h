@@ -31,6 +31,10 @@ uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks);
 uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng_kv_limit limit,
                          uint64_t reserved_bytes, const char **reason);
 
+/* Bytes of a host tier: what was asked for, but no more than four fifths of the memory that is available
+ * beside reserved_bytes. */
+uint64_t sizing_host_bytes(uint64_t asked, uint64_t reserved_bytes, const char **reason);
+
 #define SIZING_CONCURRENCY_DEFAULT 16
 
 /* "21.2 GiB"; returns out. */

@@ -167,8 +167,7 @@ static json_t *usage_json(const struct eng_usage *usage)
     json_object_set_new(object, "completion_tokens", json_integer(usage->completion_tokens));
     json_object_set_new(object, "total_tokens",
                         json_integer((json_int_t)usage->prompt_tokens + usage->completion_tokens));
-    json_object_set_new(details, "cached_tokens",
-                        json_integer((json_int_t)usage->reuse.tokens_device + usage->reuse.tokens_disk));
+    json_object_set_new(details, "cached_tokens", json_integer(cs_reuse_tokens(&usage->reuse)));
     json_object_set_new(object, "prompt_tokens_details", details);
     return object;
 }
@@ -176,9 +175,10 @@ static json_t *usage_json(const struct eng_usage *usage)
 static json_t *isotherm_json(const struct eng_reply *reply, const struct eng_usage *usage)
 {
     const struct cs_reuse *reuse = &usage->reuse;
-    uint32_t reused = reuse->tokens_device + reuse->tokens_disk;
+    uint32_t reused = cs_reuse_tokens(reuse);
     json_t *object = json_object(), *timings = json_object();
     json_object_set_new(object, "tokens_device", json_integer(reuse->tokens_device));
+    json_object_set_new(object, "tokens_host", json_integer(reuse->tokens_host));
     json_object_set_new(object, "tokens_disk", json_integer(reuse->tokens_disk));
     json_object_set_new(object, "tokens_matched", json_integer(reuse->tokens_matched));
     json_object_set_new(object, "tokens_prefilled",

@@ -82,6 +82,18 @@ static json_t *device_json(const struct cs_stats *st)
     return object;
 }
 
+static json_t *host_json(const struct cs_stats *st)
+{
+    json_t *object = json_object();
+    set_number(object, "budget_bytes", st->host_bytes);
+    set_number(object, "used_bytes", st->host_used_bytes);
+    set_number(object, "evicted_spans", st->evicted_host_spans);
+    set_number(object, "copies", st->copies);
+    set_number(object, "bytes_to_host", st->bytes_to_host);
+    set_number(object, "bytes_to_device", st->bytes_to_device);
+    return object;
+}
+
 static json_t *disk_json(const struct cs_stats *st)
 {
     json_t *object = json_object();
@@ -111,6 +123,7 @@ static json_t *checkpoints_json(const struct cs_stats *st)
     set_number(object, "on_disk", st->disk_checkpoints);
     set_number(object, "written", st->checkpoints_written);
     set_number(object, "read", st->checkpoints_read);
+    set_number(object, "evicted_host", st->evicted_host_checkpoints);
     set_number(object, "evicted_disk", st->evicted_disk_checkpoints);
     return object;
 }
@@ -133,6 +146,7 @@ static json_t *reuse_json(const struct cs_stats *st)
     set_number(object, "hits_partial", st->hits_partial);
     set_number(object, "tokens_looked_up", st->tokens_looked_up);
     set_number(object, "tokens_device", st->tokens_device);
+    set_number(object, "tokens_host", st->tokens_host);
     set_number(object, "tokens_disk", st->tokens_disk);
     return object;
 }
@@ -143,7 +157,9 @@ static json_t *faults_json(const struct cs_stats *st)
     set_number(object, "corrupt_header", st->corrupt_header);
     set_number(object, "corrupt_tokens", st->corrupt_tokens);
     set_number(object, "corrupt_payload", st->corrupt_payload);
+    set_number(object, "corrupt_host", st->corrupt_host);
     set_number(object, "io_errors", st->io_errors);
+    set_number(object, "copy_errors", st->copy_errors);
     set_number(object, "quarantined", st->quarantined);
     set_number(object, "dropped_undurable", st->dropped_undurable);
     set_number(object, "dropped_queue_full", st->dropped_queue_full);
@@ -170,6 +186,7 @@ void eng_state_cache(struct eng_call *c, const char *url)
     set_number(requests, "waiting", es.waiting);
     set_number(requests, "preemptions", es.preemptions);
     json_object_set_new(object, "device", device_json(&st));
+    json_object_set_new(object, "host", host_json(&st));
     json_object_set_new(object, "disk", disk_json(&st));
     set_number(object, "pending_bytes", st.pending_bytes);
     json_object_set_new(object, "checkpoints", checkpoints_json(&st));
@@ -288,6 +305,9 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_checkpoints", GAUGE, "Checkpoints known.", st->checkpoints);
     metric(out, "cache_checkpoint_blocks", GAUGE, "Blocks of the arena that checkpoints hold.",
            st->checkpoint_blocks);
+    metric(out, "cache_host_bytes", GAUGE, "Bytes of the host tier that are in use.", st->host_used_bytes);
+    metric(out, "cache_host_budget_bytes", GAUGE,
+           "Bytes of the host tier: host memory below a device that is not host memory.", st->host_bytes);
     metric(out, "cache_disk_on", GAUGE, "1 where there is a disk tier.", st->disk_on);
     metric(out, "cache_disk_bytes", GAUGE, "Bytes on disk, catalogue included.", st->disk_bytes);
     metric(out, "cache_disk_budget_bytes", GAUGE, "Most bytes that the disk tier may take.", st->disk_budget);
@@ -310,6 +330,7 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
                             st->misses[i]);
     metric_head(out, "cache_tokens_total", COUNTER, "Tokens reused, by the tier they came from.");
     metric_labelled(out, "cache_tokens_total", "tier", "device", st->tokens_device);
+    metric_labelled(out, "cache_tokens_total", "tier", "host", st->tokens_host);
     metric_labelled(out, "cache_tokens_total", "tier", "disk", st->tokens_disk);
     metric(out, "cache_publishes_total", COUNTER, "Publishes.", st->publishes);
     metric(out, "cache_publish_pages_total", COUNTER, "Pages published.", st->publish_pages);
@@ -337,11 +358,17 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_records_read_total", "kind", "checkpoint", st->checkpoints_read);
     metric(out, "cache_bytes_written_total", COUNTER, "Bytes written to disk.", st->bytes_written);
     metric(out, "cache_bytes_read_total", COUNTER, "Bytes read from disk.", st->bytes_read);
+    metric(out, "cache_copies_total", COUNTER, "Batches of copies between device and host.", st->copies);
+    metric_head(out, "cache_copied_bytes_total", COUNTER, "Bytes copied between device and host.");
+    metric_labelled(out, "cache_copied_bytes_total", "to", "host", st->bytes_to_host);
+    metric_labelled(out, "cache_copied_bytes_total", "to", "device", st->bytes_to_device);
     metric_head(out, "cache_evicted_spans_total", COUNTER, "Spans evicted, by tier.");
     metric_labelled(out, "cache_evicted_spans_total", "tier", "device", st->evicted_device_spans);
+    metric_labelled(out, "cache_evicted_spans_total", "tier", "host", st->evicted_host_spans);
     metric_labelled(out, "cache_evicted_spans_total", "tier", "disk", st->evicted_disk_spans);
     metric_head(out, "cache_evicted_checkpoints_total", COUNTER, "Checkpoints evicted, by tier.");
     metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "device", st->evicted_device_checkpoints);
+    metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "host", st->evicted_host_checkpoints);
     metric_labelled(out, "cache_evicted_checkpoints_total", "tier", "disk", st->evicted_disk_checkpoints);
     metric_head(out, "cache_dropped_total", COUNTER,
                 "Spans, checkpoints and notes that were not kept or never became durable, by why.");
@@ -356,7 +383,9 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_faults_total", "kind", "corrupt_header", st->corrupt_header);
     metric_labelled(out, "cache_faults_total", "kind", "corrupt_tokens", st->corrupt_tokens);
     metric_labelled(out, "cache_faults_total", "kind", "corrupt_payload", st->corrupt_payload);
+    metric_labelled(out, "cache_faults_total", "kind", "corrupt_host", st->corrupt_host);
     metric_labelled(out, "cache_faults_total", "kind", "io_error", st->io_errors);
+    metric_labelled(out, "cache_faults_total", "kind", "copy_error", st->copy_errors);
     metric(out, "cache_quarantined_total", COUNTER, "Spans quarantined.", st->quarantined);
 }
 

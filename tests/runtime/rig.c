@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #define DEADLINE_S 120 /* sanitizers on a busy machine */
+#define HOST_BYTES (16 << 20)
 
 struct rig_options rig_defaults(void)
 {
@@ -23,26 +24,28 @@ static char *model_path(const char *variable, const char *sub_folder, const char
     return path;
 }
 
-struct eng_config rig_config(const char *model, uint32_t n_pages)
+static struct eng_config config_of(char *path, uint64_t kv_bytes)
 {
+    bool discrete = getenv("ISOTHERM_TEST_DISCRETE") != NULL;
     return (struct eng_config){
-        .model_path = model_path("ISOTHERM_TEST_MODELS", "", model),
+        .model_path = path,
         .threads = 1,
-        .kv_cache_bytes = (uint64_t)n_pages * RIG_PAGE_BYTES,
+        .kv_cache_bytes = kv_bytes,
         .restore = ENG_RESTORE_ALWAYS,
+        .discrete = discrete,
+        .prefix_cache_bytes = discrete ? HOST_BYTES : 0,
         .restore_deadline_ms = UINT32_MAX,
     };
 }
 
+struct eng_config rig_config(const char *model, uint32_t n_pages)
+{
+    return config_of(model_path("ISOTHERM_TEST_MODELS", "", model), (uint64_t)n_pages * RIG_PAGE_BYTES);
+}
+
 struct eng_config rig_golden(const char *model, uint64_t kv_bytes)
 {
-    return (struct eng_config){
-        .model_path = model_path("ISOTHERM_TEST_DATA", "golden/", model),
-        .threads = 1,
-        .kv_cache_bytes = kv_bytes,
-        .restore = ENG_RESTORE_ALWAYS,
-        .restore_deadline_ms = UINT32_MAX,
-    };
+    return config_of(model_path("ISOTHERM_TEST_DATA", "golden/", model), kv_bytes);
 }
 
 struct eng_engine *rig_open(const struct eng_config *c)
@@ -281,7 +284,7 @@ void rig_assert_same(const struct rig_call *a, const struct rig_call *b)
 
 uint32_t rig_reused(const struct rig_call *call)
 {
-    return call->usage.reuse.tokens_device + call->usage.reuse.tokens_disk;
+    return cs_reuse_tokens(&call->usage.reuse);
 }
 
 char *rig_folder(void)

@@ -49,7 +49,8 @@ struct rig_options {
 };
 struct rig_options rig_defaults(void);
 
-/* A config with the model NAME.gguf of the test models, one thread, an arena of n_pages. */
+/* A config with the model NAME.gguf of the test models, one thread, an arena of n_pages; discrete, with a
+ * host tier, where ISOTHERM_TEST_DISCRETE is set. */
 struct eng_config rig_config(const char *model, uint32_t n_pages);
 /* The same with a golden model: NAME.gguf of the test data. */
 struct eng_config rig_golden(const char *model, uint64_t kv_bytes);

@@ -121,10 +121,10 @@ class Chat(ServerCase):
         self.assertEqual(usage["completion_tokens"], 4)
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 4)
         own = reply["x_isotherm"]
-        self.assertEqual(own["tokens_device"] + own["tokens_disk"], usage["prompt_tokens_details"]["cached_tokens"])
+        self.assertEqual(own["tokens_device"] + own["tokens_host"] + own["tokens_disk"], usage["prompt_tokens_details"]["cached_tokens"])
         self.assertEqual(own["tokens_prefilled"] + usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"])
         self.assertIsInstance(own["miss"], str)
-        self.assertGreaterEqual(own["tokens_matched"], own["tokens_device"] + own["tokens_disk"])
+        self.assertGreaterEqual(own["tokens_matched"], own["tokens_device"] + own["tokens_host"] + own["tokens_disk"])
         self.assertEqual(set(own["timings"]), {"queue_ms", "restore_ms", "prefill_ms", "decode_ms"})
         self.assertNotIn("logits_hash", own)
 
