@@ -58,6 +58,19 @@ static void windows_and_state_are_part_of_a_context(void **state)
     assert_int_equal(sizing_tokens(&windows, 13), 32); /* 2 pages, 10 of windows, one block unused */
 }
 
+static void a_host_tier_is_what_was_asked_for_while_memory_lasts(void **state)
+{
+    (void)state;
+    const char *reason = NULL;
+    struct sizing_memory memory = sizing_memory_available();
+    assert_int_equal(sizing_host_bytes(1 << 20, 0, &reason), 1 << 20);
+    assert_string_equal(reason, "as asked");
+    uint64_t most = sizing_host_bytes(UINT64_MAX, 0, &reason);
+    assert_true(most > 0 && most < memory.available_bytes + (memory.available_bytes >> 2));
+    assert_non_null(strstr(reason, "limited by"));
+    assert_int_equal(sizing_host_bytes(1 << 20, UINT64_MAX, &reason), 0);
+}
+
 static void sizes_are_written_for_people(void **state)
 {
     (void)state;
@@ -73,6 +86,7 @@ int main(void)
         cmocka_unit_test(what_is_available_is_at_most_the_machine),
         cmocka_unit_test(concurrency_decides_while_it_fits),
         cmocka_unit_test(windows_and_state_are_part_of_a_context),
+        cmocka_unit_test(a_host_tier_is_what_was_asked_for_while_memory_lasts),
         cmocka_unit_test(sizes_are_written_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
