@@ -91,7 +91,7 @@ static void mend_path(struct cs_sequence *q)
         sp = sp->parent;
         index_requeue_locked(&q->s->index, sp);
     }
-    if (q->s->disk && q->s->index.host)
+    if (q->s->disk)
         writeback_lead_locked(q->s, q->place);
 }
 

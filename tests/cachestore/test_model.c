@@ -312,15 +312,26 @@ static void under_pressure_of_pages_and_index_nothing_wrong_is_served(void **sta
     check_seen(false, false);
 }
 
+static void run_small_budgets(uint64_t seed)
+{
+    struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
+    c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
+    run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 0, false, 600);
+}
+
 static void over_a_disk_with_small_budgets_nothing_wrong_is_served(void **state)
 {
     (void)state;
-    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
-        struct cs_config c = tiny_config(24 + (uint32_t)(seed % 4) * 20);
-        c.index_bytes = seed % 2 ? 12 << 10 : 1 << 20;
-        run(seed, &c, (seed % 3 + 1) * 60 * PAGE, 0, false, 600);
-    }
+    for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++)
+        run_small_budgets(seed);
     check_seen(true, true);
+}
+
+/* Parents that were on no disk waited behind what hangs on them, and those above went for room meanwhile. */
+static void a_path_waits_for_the_disk_from_its_beginning_on(void **state)
+{
+    (void)state;
+    run_small_budgets(10638);
 }
 
 static void over_a_failing_disk_nothing_wrong_is_served(void **state)
@@ -397,6 +408,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(with_room_for_everything_reuse_is_exactly_what_was_published, forget_seen),
         cmocka_unit_test_setup(under_pressure_of_pages_and_index_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(over_a_disk_with_small_budgets_nothing_wrong_is_served, forget_seen),
+        cmocka_unit_test(a_path_waits_for_the_disk_from_its_beginning_on),
         cmocka_unit_test_setup(over_a_failing_disk_nothing_wrong_is_served, forget_seen),
         cmocka_unit_test_setup(on_a_device_out_of_reach_reuse_is_exact_while_there_is_room, forget_seen),
         cmocka_unit_test_setup(over_a_host_tier_alone_nothing_wrong_is_served, forget_seen),
