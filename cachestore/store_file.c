@@ -165,11 +165,18 @@ damaged:
 
 int store_file_read(int dir_fd, struct store_file *out, char *err, size_t err_len)
 {
-    int fd = openat(dir_fd, store_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = openat(dir_fd, store_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct stat st;
+    if (fd >= 0 && (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))) {
+        close(fd);
+        snprintf(err, err_len, "STORE is no regular file: not a store");
+        return CS_EFORMAT;
+    }
     if (fd < 0) {
         int rc = errno == ENOENT ? CS_ENOTFOUND : CS_EIO;
         snprintf(err, err_len,
-                 rc == CS_ENOTFOUND ? "no STORE file: not a store" : "cannot open the STORE file");
+                 rc == CS_ENOTFOUND ? "no STORE file: not a store" : "cannot open the STORE file: %s",
+                 strerror(errno));
         return rc;
     }
     char text[STORE_TEXT_MAX];

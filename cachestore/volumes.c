@@ -35,6 +35,11 @@ static int volume_open_file(struct volumes *v, uint32_t index, int extra)
     char name[24];
     volume_name(name, index);
     int flags = (v->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | extra;
+    struct stat st; /* opening a pipe would wait for its other end */
+    if (fstatat(v->dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(st.st_mode)) {
+        errno = EINVAL;
+        return -1;
+    }
     if (v->direct) {
         int fd = openat(v->dir_fd, name, flags | O_DIRECT, 0600);
         if (fd >= 0 && direct_usable(fd))

@@ -6,10 +6,7 @@
 
 void admission_init(struct admission *a, uint32_t min_tokens, uint64_t bytes_a_day, uint64_t now_ns)
 {
-    *a = (struct admission){.min_tokens = min_tokens,
-                            .bytes_a_day = bytes_a_day,
-                            .left = (double)bytes_a_day / HOURS_A_DAY,
-                            .at_ns = now_ns};
+    *a = (struct admission){.min_tokens = min_tokens, .bytes_a_day = bytes_a_day, .at_ns = now_ns};
 }
 
 bool admission_long_enough(const struct admission *a, uint64_t n_tokens)

@@ -2,8 +2,9 @@
  * What may be written to disk: paths long enough to be worth a record, and not more bytes a day than the
  * device shall endure. Pure functions over a value.
  *
- * The day's bytes trickle in evenly and at most an hour's are saved up, so that neither a restart nor a quiet
- * night allows a burst. What is admitted may be larger than what is left: the rest is owed.
+ * The day's bytes trickle in evenly, from nothing, and at most an hour's are saved up, so that neither a
+ * restart nor a quiet night allows a burst. What is admitted may be larger than what is left: the rest is
+ * owed until the process ends.
  */
 #ifndef ISOTHERM_CACHESTORE_POLICY_ADMISSION_H
 #define ISOTHERM_CACHESTORE_POLICY_ADMISSION_H

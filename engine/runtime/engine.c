@@ -4,6 +4,8 @@
  */
 #include "engine/runtime/engine_internal.h"
 #include "formats/gguf.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -195,6 +197,28 @@ static int open_device(struct eng_engine *e, const struct eng_config *c, struct 
     return ENG_OK;
 }
 
+/* What a store takes of its file system already: files of the folder and of its catalogue. */
+static uint64_t stored_bytes(const char *dir, bool deeper)
+{
+    uint64_t bytes = 0;
+    DIR *d = opendir(dir);
+    if (!d)
+        return 0;
+    for (const struct dirent *entry; (entry = readdir(d)) != NULL;) {
+        struct stat st;
+        char path[4096];
+        if (entry->d_name[0] == '.' || fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+            continue;
+        if (S_ISREG(st.st_mode))
+            bytes += (uint64_t)st.st_blocks * 512;
+        else if (deeper && S_ISDIR(st.st_mode) &&
+                 snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) < (int)sizeof path)
+            bytes += stored_bytes(path, false);
+    }
+    closedir(d);
+    return bytes;
+}
+
 static uint64_t size_disk(const struct eng_config *c)
 {
     if (c->disk_bytes || !c->disk_dir)
@@ -203,7 +227,8 @@ static uint64_t size_disk(const struct eng_config *c)
     (void)mkdir(c->disk_dir, 0700); /* the store makes it otherwise; here only to ask its file system */
     if (statvfs(c->disk_dir, &fs) != 0)
         return DISK_DEFAULT_BYTES;
-    uint64_t half = (uint64_t)fs.f_bavail * fs.f_frsize / 2;
+    /* Of what would be free without it, or the budget would shrink with each start. */
+    uint64_t half = ((uint64_t)fs.f_bavail * fs.f_frsize + stored_bytes(c->disk_dir, true)) / 2;
     return half < DISK_DEFAULT_BYTES ? half : DISK_DEFAULT_BYTES;
 }
 

@@ -10,6 +10,7 @@
 #include "engine/serve/keys.h"
 
 #include <crypt.h>
+#include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -62,6 +63,16 @@ static int add_key(struct eng_keys *keys, const char *line, char *err, size_t er
     bool is_operator =
         strncmp(line, mark, mark_len) == 0 && (line[mark_len] == ' ' || line[mark_len] == '\t');
     const char *key = is_operator ? line + mark_len + strspn(line + mark_len, " \t") : line;
+    if (strcmp(line, mark) == 0) {
+        snprintf(err, err_len, "API key file: a line is 'operator' without a key");
+        return -1;
+    }
+    for (const char *c = key; *c; c++)
+        if (!isgraph((unsigned char)*c)) {
+            snprintf(err, err_len,
+                     "API key file: a key has a blank or another character that no header can carry");
+            return -1;
+        }
     if (strlen(key) >= KEY_BYTES) {
         snprintf(err, err_len, "API key file: a key is longer than %d bytes", KEY_BYTES - 1);
         return -1;

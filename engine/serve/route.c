@@ -300,11 +300,34 @@ static enum MHD_Result proceed(struct eng_call *c, struct MHD_Connection *mhd)
     return queue_answer(c, mhd);
 }
 
+struct framing {
+    unsigned lengths, codings;
+};
+
+static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
+{
+    struct framing *f = cls;
+    (void)kind;
+    (void)value;
+    f->lengths += strcasecmp(key, "Content-Length") == 0;
+    f->codings += strcasecmp(key, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
+
+/* Where a body ends is said twice: a proxy in front may have taken the other one (RFC 9112, 6.3), and what it
+ * took for a body would be the next request here. */
+static bool is_ambiguous(struct MHD_Connection *mhd)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_framing, &f);
+    return f.lengths + f.codings > 1;
+}
+
 /* Where a refusal need not wait for the body it goes out now: to a client that asks before it sends, and when
- * what is announced would not be read to its end. MHD then closes the connection. */
+ * what is announced would not be read to its end, or has none. MHD then closes the connection. */
 static enum MHD_Result refuse_early(struct eng_call *c, struct MHD_Connection *mhd)
 {
-    if (!header(mhd, "Expect") && !is_too_large(c->server, mhd))
+    if (!header(mhd, "Expect") && !is_too_large(c->server, mhd) && !is_ambiguous(mhd))
         return MHD_YES;
     eng_watch_unread(mhd);
     return queue_failure(c, mhd, &c->reject);
@@ -326,6 +349,9 @@ enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const ch
         if (!eng_watch_set(s, mhd, c, ENG_BODY_DEADLINE_MS))
             return MHD_NO;
         judge(c, mhd, url, method);
+        if (is_ambiguous(mhd))
+            (void)eng_api_fail(&c->reject, NULL,
+                               "Content-Length and Transfer-Encoding must come once, and not both.");
         return c->reject.status != 0 ? refuse_early(c, mhd) : MHD_YES;
     }
     if (*upload_size > 0) {

@@ -13,13 +13,15 @@ static void a_days_bytes_trickle_in_and_at_most_an_hours_are_saved_up(void **sta
     (void)state;
     struct admission a;
     admission_init(&a, 0, 24000, 1000);
-    assert_true(admission_take(&a, 600, 1000));
-    assert_true(admission_take(&a, 5000, 1000)); /* more than is left: 4600 are owed */
-    assert_false(admission_take(&a, 1, 1000));
-    assert_false(admission_take(&a, 1, 1000 + 4 * HOUR_NS));
-    assert_true(admission_take(&a, 1, 1000 + 5 * HOUR_NS));
+    assert_false(admission_take(&a, 1, 1000)); /* a restart brings nothing */
+    uint64_t now = 1000 + HOUR_NS;
+    assert_true(admission_take(&a, 600, now));
+    assert_true(admission_take(&a, 5000, now)); /* more than is left: 4600 are owed */
+    assert_false(admission_take(&a, 1, now));
+    assert_false(admission_take(&a, 1, now + 4 * HOUR_NS));
+    assert_true(admission_take(&a, 1, now + 5 * HOUR_NS));
     /* A week later there is no more than an hour's. */
-    uint64_t later = 1000 + 168 * HOUR_NS;
+    uint64_t later = now + 168 * HOUR_NS;
     assert_true(admission_take(&a, 1000, later));
     assert_false(admission_take(&a, 1, later));
     assert_false(admission_take(&a, 1, later - HOUR_NS)); /* a clock that goes back gives nothing */

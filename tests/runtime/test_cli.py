@@ -68,6 +68,11 @@ class Refusals(unittest.TestCase):
         self.refuse("No such file", "serve", "--model", "/nonexistent.gguf")
         self.refuse("not a file", "info", "--model", MODELS)
         self.refuse("No such file", "serve", "--model", MODEL, "--api-key-file", "/nonexistent.keys")
+        for text, needle in (("operator\n", "without a key"), ("sk one\n", "blank"), ("sk\x01\n", "blank or another"), ("operator a b\n", "blank")):
+            with tempfile.NamedTemporaryFile("w") as file:
+                file.write(text)
+                file.flush()
+                self.refuse(needle, "serve", "--model", MODEL, "--api-key-file", file.name)
 
     def test_a_file_that_is_no_model(self):
         result = isotherm("info", "--model", os.path.abspath(__file__))

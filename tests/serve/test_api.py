@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import unittest
 
 from harness import Server, ServerCase, main, text_of
@@ -452,6 +453,22 @@ class Bodies(ServerCase):
             connection.endheaders()
             self.assertEqual(connection.getresponse().status, 413)
             connection.close()
+
+    def test_a_body_whose_end_is_said_twice_is_no_second_request(self):
+        body = b'{"content":"hi"}'
+        hidden = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        for framing in (b"Content-Length: %d\r\nContent-Length: 40\r\n\r\n%s" % (len(body), body),
+                        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n%s\r\n0\r\n\r\n" % body):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as sock:
+                sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\n" + framing + hidden)
+                answer = b""
+                try:
+                    while part := sock.recv(65536):
+                        answer += part
+                except ConnectionResetError:  # closed with bytes unread
+                    pass
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400 "), answer)
+            self.assertEqual(answer.count(b"HTTP/1.1 "), 1, answer)
 
     def test_a_body_in_chunks_is_taken(self):
         body = json.dumps({"messages": HELLO, "max_tokens": 1}).encode()

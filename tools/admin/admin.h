@@ -88,7 +88,7 @@ bool parse_size(const char *text, uint64_t *out);
 
 /* progress.c */
 /* From here on SIGINT stops what asks stopped(), instead of ending the process. */
-void stop_on_sigint(void);
+void stop_on_signals(void);
 bool stopped(void);
 /* Whether a line of progress is due (every_s after the last one, the first one after every_s). */
 bool progress_due(double every_s);

@@ -273,7 +273,7 @@ int run_bench(struct cs_inspect *in, const struct options *o)
         return complain("the size must be 16 MiB to 1 TiB");
     if (mkdtemp(scratch) == NULL)
         return complain("cannot make a folder in %s: %s", o->dir, strerror(errno));
-    stop_on_sigint();
+    stop_on_signals();
     int code = measure_disk(scratch, bytes, &f);
     if (code == EXIT_FINE && !stopped())
         code = measure_store(scratch, bytes, &f);

@@ -63,7 +63,7 @@ int run_evict(struct cs_inspect *in, const struct options *o)
         return code;
     struct cs_evicted gone;
     char err[256] = "", a[32];
-    stop_on_sigint();
+    stop_on_signals();
     cs_inspect_progress(in, on_scan, (void *)o);
     int rc = cs_inspect_evict(in, is_chosen, &choice, true, &gone, err, sizeof err);
     progress_end();
@@ -120,7 +120,7 @@ int run_rebuild(struct cs_inspect *in, const struct options *o)
 {
     struct cs_rebuilt made;
     char err[256] = "";
-    stop_on_sigint();
+    stop_on_signals();
     cs_inspect_progress(in, on_scan, (void *)o);
     int rc = cs_inspect_rebuild(in, &made, err, sizeof err);
     progress_end();

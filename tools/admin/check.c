@@ -72,7 +72,8 @@ static int is_damaged(void *ctx, const struct cs_span_info *s)
     return 0;
 }
 
-/* What --drop deletes: the damaged records alone; what is stored below them is found again with them. */
+/* What --drop deletes: the damaged records and what is stored below them, which nothing would lead to any
+ * more. */
 static int drop(struct check *c, uint64_t *n_dropped)
 {
     struct cs_evicted gone = {0};
@@ -80,7 +81,7 @@ static int drop(struct check *c, uint64_t *n_dropped)
     *n_dropped = 0;
     if (!c->o->drop || c->n_damaged == 0)
         return EXIT_FINE;
-    int rc = cs_inspect_evict(c->in, is_damaged, c, false, &gone, err, sizeof err);
+    int rc = cs_inspect_evict(c->in, is_damaged, c, true, &gone, err, sizeof err);
     *n_dropped = rc == CS_OK ? gone.spans + gone.checkpoints : 0;
     return rc == CS_OK ? EXIT_FINE : complain("%s", err);
 }
@@ -92,7 +93,7 @@ static int run_check(struct check *c)
     uint64_t dropped = 0;
     cs_inspect_info(c->in, &info);
     c->bytes_in_all = info.payload_bytes + info.checkpoint_bytes;
-    stop_on_sigint();
+    stop_on_signals();
     if (json)
         printf("{\"catalogue\":\"%s\",\"damaged\":[", info.catalog_ok ? "ok" : "unreadable");
     int rc = cs_inspect_spans(c->in, check_one, c), code = EXIT_FINE;

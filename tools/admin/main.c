@@ -25,7 +25,7 @@ static const char usage_text[] =
     "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
     "          [--tenant TENANT] [--model MODEL]\n"
     "  verify                  read everything and check every checksum\n"
-    "  scrub [--drop]          the same with progress; --drop deletes damaged records, to be stored anew\n"
+    "  scrub [--drop]          the same with progress; --drop deletes damaged records and all below them\n"
     "          [--every SECONDS]   between two lines of progress (1)\n"
     "  evict KEY | --tenant TENANT | --all  [--every SECONDS]\n"
     "                          delete a record and what is stored below it, all of a tenant, everything;\n"

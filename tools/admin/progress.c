@@ -1,4 +1,4 @@
-/* Long commands: lines of progress, and SIGINT that stops them in order. */
+/* Long commands: lines of progress, and signals that stop them in order. */
 #include <signal.h>
 #include <stdarg.h>
 #include <time.h>
@@ -14,11 +14,13 @@ static void on_interrupt(int signal)
     interrupted = 1;
 }
 
-void stop_on_sigint(void)
+void stop_on_signals(void)
 {
+    static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
+    for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++)
+        sigaction(stopping[i], &action, NULL);
 }
 
 bool stopped(void)
