@@ -33,6 +33,13 @@ static void evicted_pages_come_back_from_disk_in_one_submission(void **state)
     assert_int_equal(r.miss, CS_MISS_NONE);
     check_pages(q, ids, 10, 0);
     cs_sequence_close(q);
+    struct cs_latencies took;
+    uint64_t restores = 0;
+    cs_latencies_get(s, &took);
+    for (unsigned i = 0; i < CS_HISTOGRAM_BUCKETS; i++)
+        restores += took.restore.count[i];
+    assert_int_equal(restores, 1);
+    assert_int_equal(took.read.count[0], 4); /* the tier's part */
     assert_int_equal(look_up(s, NULL, ids, 40).tokens_device, 40);
     assert_int_equal(f.n_written, 4);
     check_balance(s);

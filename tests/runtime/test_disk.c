@@ -2,6 +2,7 @@
  * The runtime over the disk tier: warm after a restart, warm after eviction, the memo too, and never from
  * another model's store.
  */
+#include "cachestore/store.h"
 #include "rig.h"
 
 #define PROMPT 300
@@ -222,12 +223,39 @@ static void chats_that_outgrow_the_arena_finish_while_the_disk_writes(void **sta
     free((void *)wide.model_path);
 }
 
+/* What steps teach of the time of a prompt reaches the store, which decides by it what is worth a load. */
+static void the_store_is_told_what_prefill_costs_where_it_shall_decide(void **state)
+{
+    (void)state;
+    static const enum eng_restore how[] = {ENG_RESTORE_ALWAYS, ENG_RESTORE_MEASURED};
+    static const struct cs_tenant tenants[] = {{.id = {1}}, {.id = {2}}};
+    uint32_t *ids = rig_ids(1, PROMPT);
+    struct rig_options o = warm_options();
+    for (size_t i = 0; i < 2; i++) {
+        struct eng_config c = config;
+        c.restore = how[i];
+        struct eng_engine *e = rig_open(&c);
+        struct rig_call call;
+        o.tenant = &tenants[i]; /* nothing to reuse */
+        rig_run(e, ids, PROMPT, &o, &call);
+        rig_free(&call);
+        struct cs_store *s = eng_engine_store(e);
+        pthread_mutex_lock(&s->lock);
+        double linear_us = s->prefill_linear_us, quadratic_us = s->prefill_quadratic_us;
+        pthread_mutex_unlock(&s->lock);
+        assert_int_equal(linear_us > 0 && quadratic_us > 0, how[i] == ENG_RESTORE_MEASURED);
+        rig_close(e);
+    }
+    free(ids);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, drop_folder)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_restart_is_warm_and_exact),
+        TEST(the_store_is_told_what_prefill_costs_where_it_shall_decide),
         TEST(what_left_the_arena_comes_back_from_disk),
         TEST(a_hot_reply_matches_again_after_a_restart),
         TEST(another_model_s_store_is_never_served),

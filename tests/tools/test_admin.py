@@ -440,6 +440,16 @@ class Format(Case):
         self.assertFalse(os.path.exists(self.store))
 
 
+class Pipes(Case):
+    def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(self):
+        for name in ("STORE", "volume.000"):
+            self.make()
+            os.remove(os.path.join(self.store, name))
+            os.mkfifo(os.path.join(self.store, name))
+            self.refused(2, "status")
+            shutil.rmtree(self.store)
+
+
 class Scrub(Case):
     def test_reads_everything(self):
         self.make()
