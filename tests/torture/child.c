@@ -3,6 +3,9 @@
  * its own steps (witness.h) ends it. It says what it sees and judges only bytes; the driver (__main__.py)
  * knows what must be there.
  *
+ * It works with some threads at once, in stretches: between two of them, when no call is under way, the store
+ * is flushed, its counters are said for judgement, and now and then it is closed and opened again.
+ *
  *   torture_child describe                      names of steps and counters
  *   torture_child LOG DIR [name=number]... [die=STEP]
  *
@@ -10,16 +13,19 @@
  * use; 5 it does not open; 2 usage.
  */
 #include <execinfo.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/torture/device.h"
 #include "tests/torture/model.h"
 
-enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4 };
+enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4, THREADS_MAX = 3, FLUSH_MS = 20000 };
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
@@ -33,7 +39,9 @@ enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4 };
     X(keys, 0)   /* it says the keys of all paths */                                                         \
     X(reopen, 1) /* now and then, in the same process */                                                     \
     X(wait, 0)   /* for a store that is in use */                                                            \
-    X(nth, 1)    /* how often `die` must be passed */                                                        \
+    X(threads, 1)                                                                                            \
+    X(host_bytes, 0) /* not 0: the arena is a device's, and so large is the host tier below it */            \
+    X(nth, 1)        /* how often `die` must be passed */                                                    \
     X(page_tokens, 4)                                                                                        \
     X(page_bytes, 4096)                                                                                      \
     X(fingerprint, 1)                                                                                        \
@@ -150,11 +158,20 @@ static void on_log(void *ctx, enum cs_log_level level, const char *line)
 
 /* ---- what it does ------------------------------------------------------------------------------------ */
 
-struct worker {
+/* What all threads share. */
+struct shared {
     const struct options *o;
     struct geometry g;
     struct cs_store *s;
+    const struct cs_device *device; /* NULL: the arena is host memory */
+    atomic_llong left;              /* operations of this stretch */
+};
+
+struct worker {
+    struct shared *all;
+    uint32_t number;
     uint64_t random;
+    pthread_t thread;
     struct turn live[N_LIVE];
 };
 
@@ -168,18 +185,32 @@ static uint32_t dice(struct worker *w, uint32_t n)
     return (uint32_t)((x >> 11) % n);
 }
 
-static int store_begin(struct worker *w)
+/* On each of the threads, the caller's among them. */
+static void all_do(struct worker *w, void *(*fn)(void *worker))
 {
-    const struct options *o = w->o;
+    const uint64_t n = w->all->o->threads;
+    for (uint64_t i = 1; i < n; i++)
+        if (pthread_create(&w[i].thread, NULL, fn, &w[i]) != 0)
+            witness_fail("no thread");
+    fn(&w[0]);
+    for (uint64_t i = 1; i < n; i++)
+        pthread_join(w[i].thread, NULL);
+}
+
+static int store_begin(struct shared *all)
+{
+    const struct options *o = all->o;
     struct cs_config c = {.page_tokens = (uint32_t)o->page_tokens,
                           .page_bytes = o->page_bytes,
                           .fingerprint = {(uint8_t)o->fingerprint},
-                          .window_groups = w->g.groups,
-                          .window_tokens = w->g.window,
-                          .state_bytes = w->g.state_blocks * o->page_bytes,
-                          .grid_tokens = w->g.grid,
+                          .window_groups = all->g.groups,
+                          .window_tokens = all->g.window,
+                          .state_bytes = all->g.state_blocks * o->page_bytes,
+                          .grid_tokens = all->g.grid,
                           .checkpoint_grace_ms = o->stateful ? 3 : 0,
                           .arena_bytes = o->arena_bytes,
+                          .device = all->device,
+                          .host_bytes = o->host_bytes,
                           .index_bytes = o->index_bytes,
                           .disk_dir = o->dir,
                           .disk_bytes = o->disk_bytes,
@@ -195,59 +226,70 @@ static int store_begin(struct worker *w)
     int rc;
     for (;;) {
         say(W_OPENING, 0, 0);
-        rc = cs_open(&c, &w->s, err, sizeof err);
+        rc = cs_open(&c, &all->s, err, sizeof err);
         if (rc != CS_EBUSY || !o->wait)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
     }
     struct cs_stats st = {.disk_on = false};
     if (rc == CS_OK)
-        cs_stats_get(w->s, &st);
+        cs_stats_get(all->s, &st);
     else
         witness_text(W_LOG, CS_LOG_WARN, err);
     say(W_OPENED, (uint64_t)(int64_t)rc, st.disk_on);
     return rc;
 }
 
+/* No thread is at work. */
 static void store_end(struct worker *w, uint32_t deadline_ms)
 {
-    for (int i = 0; i < N_LIVE; i++)
-        if (w->live[i].q != NULL)
-            turn_close(&w->live[i]);
+    for (uint64_t i = 0; i < w->all->o->threads; i++)
+        for (int k = 0; k < N_LIVE; k++)
+            if (w[i].live[k].q != NULL)
+                turn_close(&w[i].live[k]);
     say(W_CLOSING, deadline_ms, 0);
-    cs_close(w->s, deadline_ms);
+    cs_close(w->all->s, deadline_ms);
     say(W_CLOSED, 0, 0);
 }
 
 static void look_up(struct worker *w, struct turn *t, uint32_t path)
 {
     uint32_t ids[PATH_TOKENS_MAX + 1];
-    turn_open(t, w->s, &w->g, path, path_ids(path, ids) + 1);
+    turn_open(t, w->all->s, &w->all->g, path, path_ids(path, ids) + 1);
 }
 
-/* Every path, a few at once. */
-static void verify(struct worker *w)
+/* The thread's share of all paths, a few at once. */
+static void *look_up_some(void *worker)
 {
+    struct worker *w = worker;
+    const uint32_t n_threads = (uint32_t)w->all->o->threads, at_once = n_threads > 1 ? 2 : AT_ONCE;
     struct turn t[AT_ONCE];
-    for (uint32_t first = 0; first < N_PATHS; first += AT_ONCE) {
-        for (uint32_t i = 0; i < AT_ONCE; i++) {
+    for (uint32_t first = w->number * at_once; first < N_PATHS; first += n_threads * at_once) {
+        for (uint32_t i = 0; i < at_once; i++) {
             look_up(w, &t[i], first + i);
-            if (w->o->keys)
-                turn_say_keys(&t[i], W_KEYS, t[i].n / w->g.page_tokens);
+            if (w->all->o->keys)
+                turn_say_keys(&t[i], W_KEYS, t[i].n / w->all->g.page_tokens);
         }
-        for (uint32_t i = 0; i < AT_ONCE; i++) {
+        for (uint32_t i = 0; i < at_once; i++) {
             turn_wait(&t[i]);
-            const uint64_t words[] = {t[i].path, t[i].reuse.tokens_device + t[i].reuse.tokens_disk,
-                                      t[i].reuse.tokens_matched, t[i].reuse.miss};
+            const uint64_t words[] = {t[i].path, cs_reuse_tokens(&t[i].reuse), t[i].reuse.tokens_matched,
+                                      t[i].reuse.miss};
             witness_say(W_LOOKUP, words, 4);
         }
-        for (uint32_t i = 0; i < AT_ONCE; i++)
+        for (uint32_t i = 0; i < at_once; i++)
             turn_close(&t[i]);
     }
+    return NULL;
+}
+
+/* Every path. */
+static void verify(struct worker *w)
+{
+    all_do(w, look_up_some);
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     say(W_VERIFIED, (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000, 0);
-    say_stats(w->s);
+    say_stats(w->all->s);
 }
 
 /* Some conversations are asked for more often than others. */
@@ -261,7 +303,7 @@ static void turn_go_on(struct worker *w, struct turn *t)
 {
     if (t->q == NULL) {
         uint32_t ids[PATH_TOKENS_MAX + 1], path = any_path(w);
-        turn_open(t, w->s, &w->g, path, 1 + dice(w, path_ids(path, ids)));
+        turn_open(t, w->all->s, &w->all->g, path, 1 + dice(w, path_ids(path, ids)));
         return;
     }
     if (dice(w, 16) == 0 || (!turn_poll(t) && dice(w, 4) == 0)) { /* the client has gone */
@@ -281,28 +323,47 @@ static void turn_go_on(struct worker *w, struct turn *t)
         turn_close(t);
 }
 
+static void *work_some(void *worker)
+{
+    struct worker *w = worker;
+    struct cs_store *s = w->all->s;
+    while (atomic_fetch_sub(&w->all->left, 1) > 0 && !witness_nearly_full()) {
+        uint32_t what = dice(w, 64);
+        if (what == 0) { /* others publish meanwhile: there is no saying what must be durable then */
+            (void)cs_flush(s, FLUSH_MS);
+            say_stats(s);
+        } else if (what < 3) {
+            note_check(s, dice(w, N_PATHS));
+        } else if (what < 5) {
+            nanosleep(&(struct timespec){.tv_nsec = 1000 + (long)dice(w, 4000000)}, NULL);
+        } else {
+            turn_go_on(w, &w->live[dice(w, N_LIVE)]);
+        }
+    }
+    return NULL;
+}
+
 static void work(struct worker *w)
 {
-    enum { FLUSH_MS = 20000 };
-    for (uint64_t i = 0; i < w->o->ops && !witness_nearly_full(); i++) {
-        uint32_t what = dice(w, 64);
-        if (what < 2) {
-            say(W_FLUSHED, (uint64_t)(int64_t)cs_flush(w->s, FLUSH_MS), 0);
-            say_stats(w->s);
-        } else if (what < 4) {
-            note_check(w->s, dice(w, N_PATHS));
-        } else if (what < 6) {
-            nanosleep(&(struct timespec){.tv_nsec = 1000 + (long)dice(w, 4000000)}, NULL);
-        } else if (what == 6 && w->o->reopen && dice(w, 4) == 0) {
+    enum { STRETCH = 128 };
+    struct shared *all = w->all;
+    for (uint64_t done = 0, n; done < all->o->ops && !witness_nearly_full(); done += n) {
+        n = 1 + dice(w, STRETCH);
+        n = n < all->o->ops - done ? n : all->o->ops - done;
+        atomic_store(&all->left, (long long)n);
+        all_do(w, work_some);
+        if (dice(w, 2) == 0) {
+            say(W_FLUSHED, (uint64_t)(int64_t)cs_flush(all->s, FLUSH_MS), 0);
+            say_stats(all->s);
+        }
+        if (all->o->reopen && dice(w, 4) == 0) {
             store_end(w, dice(w, 2) == 0 ? 0 : FLUSH_MS);
-            int rc = store_begin(w);
+            int rc = store_begin(all);
             if (rc == CS_EBUSY) /* another process was waiting */
                 _exit(EXIT_BUSY);
             if (rc != CS_OK)
                 witness_fail("it does not open again: %s", cs_strerror(rc));
             verify(w);
-        } else {
-            turn_go_on(w, &w->live[dice(w, N_LIVE)]);
         }
     }
 }
@@ -363,25 +424,35 @@ int main(int argc, char **argv)
     if (argc < 3 || !witness_open(argv[1], o.die, (uint32_t)o.nth))
         return 2;
     o.dir = argv[2];
-    struct worker w = {.o = &o, .random = o.seed * 0x9e3779b97f4a7c15ull + 1};
-    w.g = (struct geometry){.page_tokens = (uint32_t)o.page_tokens,
-                            .page_bytes = o.page_bytes,
-                            .salt = o.fingerprint << 32 | o.page_bytes << 8 | o.page_tokens};
+    if (o.threads < 1 || o.threads > THREADS_MAX)
+        return 2;
+    struct shared all = {
+        .o = &o,
+        .g = {.page_tokens = (uint32_t)o.page_tokens,
+              .page_bytes = o.page_bytes,
+              .salt = o.fingerprint << 32 | o.page_bytes << 8 | o.page_tokens},
+    };
     if (o.stateful) {
-        w.g.groups = 2;
-        w.g.window = 10;
-        w.g.state_blocks = 3;
-        w.g.grid = 8;
+        all.g.groups = 2;
+        all.g.window = 10;
+        all.g.state_blocks = 3;
+        all.g.grid = 8;
     }
     if (o.purge || o.rebuild)
         return work_offline(&o);
-    int rc = store_begin(&w);
+    if (o.host_bytes > 0)
+        all.device = device_open();
+    struct worker w[THREADS_MAX];
+    for (uint32_t i = 0; i < THREADS_MAX; i++)
+        w[i] = (struct worker){.all = &all, .number = i, .random = (o.seed + i) * 0x9e3779b97f4a7c15ull + 1};
+    int rc = store_begin(&all);
     if (rc != CS_OK)
         return rc == CS_EBUSY ? EXIT_BUSY : EXIT_REFUSED;
     for (uint64_t i = 0; i < o.passes; i++)
-        verify(&w);
-    work(&w);
-    store_end(&w, (uint32_t)o.close_ms);
+        verify(w);
+    work(w);
+    store_end(w, (uint32_t)o.close_ms);
+    device_close();
     say(W_DONE, 0, 0);
     return 0;
 }

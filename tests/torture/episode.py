@@ -28,6 +28,8 @@ DAMAGES = ("rot", "rot", "misplaced", "volume_zeroed", "volume_cut", "catalog_fi
 MIB = 1 << 20
 IO_AUTO, IO_PREAD = 0, 2  # of enum cs_io_engine
 BUDGETS = (3 * MIB, 4 * MIB, 5 * MIB, 8 * MIB)
+THREADS = (1, 2, 3)
+HOST_BLOCKS = (0, 256, 400)  # of a page; what all threads restore at once has to fit in
 
 
 class Process:
@@ -115,6 +117,7 @@ class Episode:
         os.makedirs(self.folder)
         self.stateful = number % 3 == 1
         self.full = tools.may_mount and number % 8 == 5
+        self.host = number % 5 in (2, 4)  # some of its processes have a device and a host tier
         self.chunk_bytes = self.rng.choice((4096, 8192, 16384))
         self.disk_bytes = self.rng.choice(BUDGETS)
         self.identities = [(1, 4, 4096), (2, 4, 4096), (1, 8, 8192)]  # fingerprint, page_tokens, page_bytes
@@ -175,8 +178,12 @@ class Episode:
                    "extent_bytes": rng.choice((64 << 10, 256 << 10, MIB)), "flush_bytes": rng.choice((0, 128 << 10)),
                    "io_engine": self.io_engine, "flush_interval_ms": rng.choice((1, 5, 20)), "inflight_bytes": rng.choice((0, 256 << 10)),
                    "passes": 2 if self.oracle.damaged or self.oracle.doubtful else 1,
-                   "keys": int(self.identity not in self.known_keys)}
+                   "keys": int(self.identity not in self.known_keys), "threads": rng.choice(THREADS),
+                   "host_bytes": rng.choice(HOST_BLOCKS) * self.identity[2] if self.host else 0}
         options.update(more)
+        self.count(f"processes of {options['threads']} threads")
+        if options["host_bytes"]:
+            self.count("processes with a host tier")
         return options
 
     def spawn(self, name="log", **more):

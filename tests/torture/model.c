@@ -1,5 +1,6 @@
 /* See model.h. */
 #include "tests/torture/model.h"
+#include "tests/torture/device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -46,16 +47,16 @@ static uint64_t hash_of(const struct turn *t, uint32_t n, uint32_t what)
 
 static void fill(const struct turn *t, void *block, uint64_t h)
 {
-    uint64_t *words = block;
+    uint64_t *words = device_memory(block);
     for (size_t w = 0; w < t->g->page_bytes / sizeof *words; w++)
         words[w] = mix(h, w);
 }
 
-static void check(const struct turn *t, const void *block, uint64_t h, const char *what, uint32_t at)
+static void check(const struct turn *t, void *block, uint64_t h, const char *what, uint32_t at)
 {
-    const uint64_t *words = block;
     if (block == NULL)
         witness_fail("path %u: %s %u is absent", t->path, what, at);
+    const uint64_t *words = device_memory(block);
     for (size_t w = 0; w < t->g->page_bytes / sizeof *words; w++)
         if (words[w] != mix(h, w))
             witness_fail("path %u: WRONG BYTES in %s %u at word %zu", t->path, what, at, w);
@@ -110,7 +111,7 @@ void turn_open(struct turn *t, struct cs_store *s, const struct geometry *g, uin
 static void check_reuse(struct turn *t)
 {
     const struct geometry *g = t->g;
-    uint32_t reused = t->reuse.tokens_device + t->reuse.tokens_disk;
+    uint32_t reused = cs_reuse_tokens(&t->reuse);
     if (reused % g->page_tokens != 0 || reused > t->reuse.tokens_matched || reused >= t->n_prompt + !reused ||
         (is_stateful(g) && reused % g->grid != 0) || cs_sequence_n_pages(t->q) != reused / g->page_tokens)
         witness_fail("path %u: %u tokens of %u cannot be reused", t->path, reused, t->n_prompt);

@@ -37,7 +37,8 @@ def text_of(words):
 
 class Record:
     __slots__ = ("kind", "identity", "position", "parent", "keys", "runs", "trusted", "doubtful", "gone",
-                 "buried")  # deleted by a process that closed in order
+                 "buried",  # deleted by a process that closed in order
+                 "damaged")  # its chunks were, whatever became of it since
 
     def __init__(self, identity, words):
         self.kind, self.position, n = words[2], words[3], words[6]
@@ -45,7 +46,7 @@ class Record:
         self.parent = (identity, words[4], words[5])
         self.keys = [(identity, words[7 + 2 * i], words[8 + 2 * i]) for i in range(n)]
         self.runs = ()
-        self.trusted = self.doubtful = self.gone = self.buried = False
+        self.trusted = self.doubtful = self.gone = self.buried = self.damaged = False
 
 
 class Session:
@@ -133,10 +134,12 @@ class Oracle:
 
     def chunks_damaged(self, volume, first, n):
         self.damaged = True
-        for record, v, f, count in list(self.known_runs()):
-            if v == volume and f < first + n and first < f + count:
+        for record in list(self.records.values()):
+            if any(v == volume and f < first + n and first < f + count for v, f, count in record.runs):
+                record.damaged = True
                 self.before.discard(record)
-                self.doubt(record)
+                if record.trusted:
+                    self.doubt(record)
 
     def catalog_damaged(self):
         self.damaged, self.pristine, self.catalog_touched = True, False, True
@@ -301,7 +304,7 @@ class Oracle:
             return record
         # A row that was never acknowledged, or whose deletion was asked for but not done: whole, as long as nobody
         # has touched the catalogue. From headers anything may come.
-        if self.pristine and not rebuilt and not record.doubtful:
+        if self.pristine and not rebuilt and not record.doubtful and not record.damaged:
             self.trust(record)
         else:
             self.doubt(record)

@@ -300,9 +300,16 @@ static void say_record(enum witness_kind kind, const struct span_record *r, uint
 
 struct tracked_write {
     void (*durable)(void *ctx, struct tier_write *w, enum tier_result result);
+    bool (*check)(void *ctx, uint32_t page);
     void *ctx;
     struct record_id id;
 };
+
+static bool on_check(void *ctx, uint32_t page)
+{
+    const struct tracked_write *k = ctx;
+    return k->check(k->ctx, page);
+}
 
 static void on_durable(void *ctx, struct tier_write *w, enum tier_result result)
 {
@@ -322,9 +329,10 @@ void __wrap_tier_disk_write(struct tier_disk *t, struct tier_write *w)
     struct tracked_write *k = malloc(sizeof *k);
     if (k == NULL)
         witness_fail("out of memory");
-    *k = (struct tracked_write){.durable = w->durable, .ctx = w->ctx, .id = w->record.id};
+    *k = (struct tracked_write){.durable = w->durable, .check = w->check, .ctx = w->ctx, .id = w->record.id};
     say_record(W_WRITE, &w->record, t->page_tokens);
     w->durable = on_durable;
+    w->check = w->check != NULL ? on_check : NULL;
     w->ctx = k;
     __real_tier_disk_write(t, w);
     step(CALL_tier_disk_write, BEHIND);
