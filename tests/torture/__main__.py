@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Crash torture of the prefix cache's store on real files.
 
-  python3 tests/torture [--child PROGRAM] [--loops N | --seconds S] [--seed N] [--episode N] [--dir FOLDER] [--jobs N]
+  python3 tests/torture [--child PROGRAM] [--loops N | --seconds S] [--seed N] [--episode N] [--dir FOLDER] [--jobs N] [--calm]
 
 A loop is one process (torture_child) that opens the store, looks every conversation up, works and dies: by kill -9 at a
 random moment, by its own hand at one of the labelled steps of publish, evict, rebuild, open and close, or by a clean close.
@@ -29,6 +29,7 @@ from episode import Episode, Tools
 from oracle import read_log, Violation
 
 LOOPS_AN_EPISODE = 40
+CALM_LOOPS_AN_EPISODE, CALM_OPS = 2, 400
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -41,6 +42,8 @@ def arguments():
     p.add_argument("--episode", type=int, help="only this one")
     p.add_argument("--dir", help="where stores are made; default: memory")
     p.add_argument("--jobs", type=int, default=1)
+    p.add_argument("--calm", action="store_true",
+                   help="nothing is killed or damaged: three threads, a device and a host tier, closed in order; for sanitizers")
     return p.parse_args()
 
 
@@ -55,7 +58,9 @@ class Run:
         self.options, self.tools, self.seed = options, tools, seed
         self.lock = threading.Lock()
         self.counts = {}
-        self.next_episode = options.episode or 0
+        self.first_episode = 1 if options.calm else 0  # that one is the sweep
+        self.next_episode = options.episode or self.first_episode
+        self.loops_an_episode = CALM_LOOPS_AN_EPISODE if options.calm else LOOPS_AN_EPISODE
         self.failure = None
         self.start = time.monotonic()
         self.limit_s = options.seconds if options.seconds or options.loops else 25
@@ -69,20 +74,25 @@ class Run:
             self.next_episode += 1
         if self.options.episode is not None:
             return number if number == self.options.episode else None
-        before = len(self.tools.steps) + (number - 1) * LOOPS_AN_EPISODE if number > 0 else 0
+        before = (number - self.first_episode) * self.loops_an_episode
+        if not self.first_episode and number > 0:
+            before += len(self.tools.steps) - self.loops_an_episode
         return None if self.options.loops and before >= self.options.loops else number
 
     def episode(self, number, counts):
         episode = Episode(self.tools, self.seed, number, counts)
         broken = True
         try:
-            if number == 0:
+            if number < 1:
                 self.sweep(episode)
             else:
-                for _ in range(LOOPS_AN_EPISODE):
+                for _ in range(self.loops_an_episode):
                     if self.is_over():
                         break
-                    episode.loop()
+                    if self.options.calm:
+                        episode.close_cleanly(ops=CALM_OPS, **episode.crowd())
+                    else:
+                        episode.loop()
             broken = False
         except Exception as failure:  # pylint: disable=broad-exception-caught
             with self.lock:

@@ -358,8 +358,12 @@ class Episode:
             process.close()
         return True
 
-    def close_cleanly(self, ops=None):
-        process = self.spawn(ops=ops or self.rng.randrange(200), close_ms=self.rng.choice((0, 50, 10000)))
+    def crowd(self):
+        """Options for as much at once as there can be."""
+        return {"threads": THREADS[-1], "host_bytes": HOST_BLOCKS[1] * self.identity[2]}
+
+    def close_cleanly(self, ops=None, **more):
+        process = self.spawn(ops=ops or self.rng.randrange(200), close_ms=self.rng.choice((0, 50, 10000)), **more)
         try:
             self.wait(process)
             self.count("closed")
