@@ -106,6 +106,7 @@ void arena_hold(struct arena *a, uint32_t page, void *owner)
 {
     struct arena_page *p = &a->pages[page];
     p->owner = owner;
+    a->n_holds++;
     if (p->holders++ == 0 && !owner)
         a->n_blocks++;
 }
@@ -113,6 +114,7 @@ void arena_hold(struct arena *a, uint32_t page, void *owner)
 void arena_release(struct arena *a, uint32_t page)
 {
     struct arena_page *p = &a->pages[page];
+    a->n_holds--;
     if (--p->holders > 0)
         return;
     if (!p->owner)

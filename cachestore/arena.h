@@ -35,6 +35,7 @@ struct arena {
     uint64_t stride, mapped_bytes;
     uint32_t n_pages, n_free, n_live, n_cached;
     uint32_t n_blocks; /* held by checkpoints */
+    uint64_t n_holds;  /* sum of holders */
     uint32_t *free_stack;
     struct arena_page *pages;
     _Atomic uint64_t used_high_bytes; /* the highest end of a page ever taken */

@@ -322,6 +322,25 @@ int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *le
 
 /* ---- state, for /cache, /metrics and tests ------------------------------------------------------------ */
 
+/* Why something left a tier. */
+enum cs_gone {
+    CS_GONE_EVICTED, /* for room in this tier */
+    CS_GONE_INDEX,   /* for room in the index: out of every tier */
+    CS_GONE_THINNED, /* a checkpoint that its path can do without */
+    CS_GONE_FAILED,  /* reading or copying it failed or was given up; here it never landed, or it is on disk
+                        and cannot be read */
+    CS_GONE_DAMAGED, /* checksum, header or token proof failed */
+    CS_GONE_CUT,     /* pages before it are lost, and its span ends there now */
+    CS_GONE_COUNT
+};
+/* A constant, "evicted", "index_full", ...: stable, for metrics and JSON. */
+const char *cs_gone_name(enum cs_gone g);
+
+/* stored = alive + sum of gone[]. stored: since open, and what was on disk then. */
+struct cs_kept {
+    uint64_t stored, alive, gone[CS_GONE_COUNT];
+};
+
 struct cs_stats {
     /* device */
     uint64_t arena_bytes, page_stride, pages_total, pages_free, pages_live,
@@ -340,7 +359,9 @@ struct cs_stats {
     /* totals since open */
     uint64_t lookups, hits_full, hits_partial,
         misses[CS_MISS_COUNT]; /* lookups = sum of misses[] (NONE is a full hit) */
-    uint64_t tokens_looked_up, tokens_device, tokens_host, tokens_disk;
+    /* tokens_looked_up = tokens_device + _host + _disk + sum of tokens_missed[]: those not reused, by the
+     * miss of their look-up. NONE: what is computed even at a full hit. */
+    uint64_t tokens_looked_up, tokens_device, tokens_host, tokens_disk, tokens_missed[CS_MISS_COUNT];
     uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages, publish_checkpoints;
     uint64_t captures, thinned_checkpoints, dropped_checkpoints; /* dropped: no memory when it was wanted */
     uint64_t evicted_device_checkpoints, evicted_host_checkpoints, evicted_disk_checkpoints;
@@ -353,6 +374,10 @@ struct cs_stats {
     uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;
+    /* Pages of spans and blocks of checkpoints, on their way there included; a block that several checkpoints
+     * share counts for each. */
+    struct cs_kept kept_device, kept_host;
+    struct cs_kept kept_disk_spans, kept_disk_checkpoints; /* durable records */
 };
 /* A snapshot; totals never fall. Takes the store's lock for as long as copying it takes. */
 void cs_stats_get(const struct cs_store *s, struct cs_stats *out);

@@ -76,7 +76,7 @@ void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t firs
         writeback_cancel_locked(s, sp);
     for (uint32_t i = first; i < first + n; i++)
         if (sp->host[i] != ARENA_NO_PAGE)
-            index_detach_host_locked(&s->index, sp, i);
+            index_detach_host_locked(&s->index, sp, i, CS_GONE_DAMAGED);
     index_requeue_locked(&s->index, sp);
 }
 
@@ -103,7 +103,7 @@ static void offload_done(void *ctx, bool ok)
         if (ok)
             index_landed_host_locked(&s->index, sp, i);
         else
-            index_detach_host_locked(&s->index, sp, i);
+            index_detach_host_locked(&s->index, sp, i, CS_GONE_FAILED);
     }
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     if (ok)

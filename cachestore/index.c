@@ -384,11 +384,75 @@ void index_unpin_locked(struct index *ix, struct span *sp)
         index_requeue_locked(ix, sp);
 }
 
+/* ---- residency --------------------------------------------------------------------------------------- */
+
+/* Call behind each change of n_device or n_loading: a parent is a leaf of the device while no child has pages
+ * there. */
+static void device_changed(struct index *ix, struct span *sp, bool had)
+{
+    bool has = sp->n_device + sp->n_loading > 0;
+    if (sp->parent && had != has) {
+        sp->parent->n_device_children += has ? 1 : -1;
+        index_requeue_locked(ix, sp->parent);
+    }
+}
+
+static void attach(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading)
+{
+    bool had = sp->n_device + sp->n_loading > 0;
+    sp->page[i] = page;
+    bool pages = sp->kind == SPAN_OF_PAGES;
+    arena_hold(ix->arena, page, pages ? sp : NULL);
+    if (loading)
+        ix->arena->pages[page].loading = true;
+    if (pages && ix->arena->pages[page].refs > 0)
+        sp->n_live++;
+    if (loading)
+        sp->n_loading++;
+    else
+        sp->n_device++;
+    device_changed(ix, sp, had);
+}
+
+void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading)
+{
+    attach(ix, sp, i, page, loading);
+    ix->device.stored++;
+}
+
+void index_landed_locked(struct index *ix, struct span *sp, uint32_t i)
+{
+    ix->arena->pages[sp->page[i]].loading = false;
+    sp->n_loading--;
+    sp->n_device++;
+}
+
+static void detach(struct index *ix, struct span *sp, uint32_t i)
+{
+    struct arena_page *p = &ix->arena->pages[sp->page[i]];
+    if (p->loading)
+        sp->n_loading--;
+    else
+        sp->n_device--;
+    if (sp->kind == SPAN_OF_PAGES && p->refs > 0)
+        sp->n_live--;
+    p->loading = false;
+    arena_release(ix->arena, sp->page[i]);
+    sp->page[i] = ARENA_NO_PAGE;
+    device_changed(ix, sp, true);
+}
+
+void index_detach_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why)
+{
+    detach(ix, sp, i);
+    ix->device.gone[why]++;
+}
+
 void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages)
 {
     for (uint32_t i = n_pages; i < sp->n_pages && sp->host; i++)
         if (sp->host[i] != ARENA_NO_PAGE)
-            index_detach_host_locked(ix, sp, i);
+            index_detach_host_locked(ix, sp, i, CS_GONE_CUT);
     /* The block keeps its size; the budget counts what the entry would cost now, as when it is freed. */
     ix->bytes -= index_span_bytes(ix, sp->n_pages) - index_span_bytes(ix, n_pages);
     sp->n_pages = n_pages;
@@ -444,8 +508,8 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
         if (page == ARENA_NO_PAGE)
             continue;
         index_page_ref_locked(ix, page); /* free between two owners, it would be anybody's */
-        index_detach_locked(ix, sp, i);
-        index_attach_locked(ix, tail, i - n_pages, page, false);
+        detach(ix, sp, i);
+        attach(ix, tail, i - n_pages, page, false);
         index_page_unref_locked(ix, page);
     }
     sp->first_child = move_siblings(ix, sp->first_child, tail, n_pages);
@@ -456,58 +520,6 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
     index_requeue_locked(ix, tail);
     index_requeue_locked(ix, sp);
     return tail;
-}
-
-/* ---- residency --------------------------------------------------------------------------------------- */
-
-/* Call behind each change of n_device or n_loading: a parent is a leaf of the device while no child has pages
- * there. */
-static void device_changed(struct index *ix, struct span *sp, bool had)
-{
-    bool has = sp->n_device + sp->n_loading > 0;
-    if (sp->parent && had != has) {
-        sp->parent->n_device_children += has ? 1 : -1;
-        index_requeue_locked(ix, sp->parent);
-    }
-}
-
-void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading)
-{
-    bool had = sp->n_device + sp->n_loading > 0;
-    sp->page[i] = page;
-    bool pages = sp->kind == SPAN_OF_PAGES;
-    arena_hold(ix->arena, page, pages ? sp : NULL);
-    if (loading)
-        ix->arena->pages[page].loading = true;
-    if (pages && ix->arena->pages[page].refs > 0)
-        sp->n_live++;
-    if (loading)
-        sp->n_loading++;
-    else
-        sp->n_device++;
-    device_changed(ix, sp, had);
-}
-
-void index_landed_locked(struct index *ix, struct span *sp, uint32_t i)
-{
-    ix->arena->pages[sp->page[i]].loading = false;
-    sp->n_loading--;
-    sp->n_device++;
-}
-
-void index_detach_locked(struct index *ix, struct span *sp, uint32_t i)
-{
-    struct arena_page *p = &ix->arena->pages[sp->page[i]];
-    if (p->loading)
-        sp->n_loading--;
-    else
-        sp->n_device--;
-    if (sp->kind == SPAN_OF_PAGES && p->refs > 0)
-        sp->n_live--;
-    p->loading = false;
-    arena_release(ix->arena, sp->page[i]);
-    sp->page[i] = ARENA_NO_PAGE;
-    device_changed(ix, sp, true);
 }
 
 bool index_is_whole(const struct span *sp)
@@ -527,6 +539,7 @@ void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uin
     arena_hold(ix->host, block, sp);
     ix->host->pages[block].loading = loading;
     sp->n_host += !loading;
+    ix->kept_host.stored++;
 }
 
 void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i)
@@ -535,13 +548,14 @@ void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i)
     sp->n_host++;
 }
 
-void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i)
+void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why)
 {
     struct arena_page *p = &ix->host->pages[sp->host[i]];
     sp->n_host -= !p->loading;
     p->loading = false;
     arena_release(ix->host, sp->host[i]);
     sp->host[i] = ARENA_NO_PAGE;
+    ix->kept_host.gone[why]++;
 }
 
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk)
@@ -549,10 +563,11 @@ void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk dis
     bool had = index_needs_parent_on_disk(ix, sp->kind, sp->disk),
          has = index_needs_parent_on_disk(ix, sp->kind, disk);
     if ((sp->disk == SPAN_DISK_DURABLE) != (disk == SPAN_DISK_DURABLE)) {
-        if (disk == SPAN_DISK_DURABLE)
-            ix->n_disk_spans++;
-        else
-            ix->n_disk_spans--;
+        uint64_t one = disk == SPAN_DISK_DURABLE ? 1 : -1ull;
+        ix->n_disk_spans += one;
+        if (sp->kind == SPAN_CHECKPOINT)
+            ix->n_disk_checkpoints += one;
+        ix->disk[sp->kind].stored += disk == SPAN_DISK_DURABLE;
     }
     sp->disk = disk;
     sp->kept = sp->kept && disk == SPAN_DISK_DURABLE;

@@ -141,6 +141,8 @@ struct index {
     uint64_t bytes, budget;
     uint64_t n_spans, n_disk_spans;   /* checkpoints included */
     uint64_t n_checkpoints, n_doomed; /* the one without the other */
+    uint64_t n_disk_checkpoints;
+    struct cs_kept device, kept_host, disk[2]; /* without alive; disk: by enum span_kind */
     uint64_t last_tick;
 };
 
@@ -246,11 +248,12 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
 /* Page i of the span becomes this arena page, which is in use: resident, or expected from a read. */
 void index_attach_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t page, bool loading);
 void index_landed_locked(struct index *ix, struct span *sp, uint32_t i);
-void index_detach_locked(struct index *ix, struct span *sp, uint32_t i);
+void index_detach_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why);
 /* The same of blocks of the host tier. Their owner is the span, be it of pages or a checkpoint. */
 void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t block, bool loading);
 void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i);
-void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i);
+void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why);
+/* Where a durable record becomes none, the caller counts why. */
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk);
 
 /* References of arena pages, with or without owner. Unref does not requeue: call index_requeue_locked for the

@@ -34,6 +34,11 @@ enum cs_miss load_miss(enum tier_result result)
     }
 }
 
+enum cs_gone load_gone(enum tier_result result)
+{
+    return load_miss(result) == CS_MISS_CORRUPT ? CS_GONE_DAMAGED : CS_GONE_FAILED;
+}
+
 /* Needs the lock. The record does not hold what the index says: out of the disk tier with it. Its subtree
  * stays and is reachable again once the span has been published anew. */
 static void quarantine_locked(const struct load *l, enum tier_result result)
@@ -45,7 +50,7 @@ static void quarantine_locked(const struct load *l, enum tier_result result)
         sp->id.sequence == l->read.record.id.sequence) {
         if (result != TIER_NOTFOUND)
             s->totals.quarantined++;
-        room_drop_record_locked(s, sp);
+        room_drop_record_locked(s, sp, load_gone(result));
     }
 }
 
@@ -68,7 +73,7 @@ static void load_end_locked(struct load *l, enum tier_result result)
         if (result == TIER_OK)
             index_landed_locked(&s->index, sp, i);
         else
-            index_detach_locked(&s->index, sp, i);
+            index_detach_locked(&s->index, sp, i, load_gone(result));
         index_page_unref_locked(&s->index, page);
     }
     index_requeue_locked(&s->index, sp);
@@ -123,7 +128,7 @@ static bool landed_on_host_locked(struct load *l, enum tier_result result)
         if (result == TIER_OK)
             index_landed_host_locked(&s->index, l->span, i);
         else
-            index_detach_host_locked(&s->index, l->span, i);
+            index_detach_host_locked(&s->index, l->span, i, load_gone(result));
     if (result != TIER_OK || s->closing)
         return false;
     struct cs_copies *batch = &l->copies;

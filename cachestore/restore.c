@@ -332,6 +332,16 @@ static bool load_is_read(const struct load *l)
     return l && !l->from_host;
 }
 
+/* Tokens behind the last position that could have been reused at all are NONE's, unless there is none. */
+static void count_missed_locked(const struct cs_sequence *q, uint32_t reused)
+{
+    struct cs_store *s = q->s;
+    uint32_t n = q->n_looked_up, edge = s->stateful ? s->grid_tokens : s->page_tokens;
+    uint32_t most = q->reuse.miss == CS_MISS_PARTIAL_PAGE ? n : (n - 1) / edge * edge;
+    s->totals.tokens_missed[CS_MISS_NONE] += n - most;
+    s->totals.tokens_missed[q->reuse.miss] += most - reused;
+}
+
 static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 {
     struct cs_store *s = q->s;
@@ -397,6 +407,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
     t->tokens_device += q->reuse.tokens_device;
     t->tokens_host += q->reuse.tokens_host;
     t->tokens_disk += q->reuse.tokens_disk;
+    count_missed_locked(q, keep * s->page_tokens);
 }
 
 /* Needs the lock. Deadline, and the list that the keeper watches. */

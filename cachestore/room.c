@@ -9,18 +9,18 @@
 
 /* Everything here runs with the store's lock held. */
 
-static void leave_device(struct cs_store *s, struct span *sp)
+static void leave_device(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
     for (uint32_t i = 0; i < sp->n_pages; i++)
         if (sp->page[i] != ARENA_NO_PAGE)
-            index_detach_locked(&s->index, sp, i);
+            index_detach_locked(&s->index, sp, i, why);
 }
 
-static void leave_host(struct cs_store *s, struct span *sp)
+static void leave_host(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
     for (uint32_t i = 0; i < sp->n_pages && sp->host; i++)
         if (sp->host[i] != ARENA_NO_PAGE)
-            index_detach_host_locked(&s->index, sp, i);
+            index_detach_host_locked(&s->index, sp, i, why);
 }
 
 void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why)
@@ -36,11 +36,11 @@ void room_settle_span_locked(struct cs_store *s, struct span *sp)
         sp->disk != SPAN_DISK_COPYING) {
         if (index_waits(sp))
             writeback_cancel_locked(s, sp);
-        leave_device(s, sp);
-        leave_host(s, sp);
+        leave_device(s, sp, CS_GONE_THINNED);
+        leave_host(s, sp, CS_GONE_THINNED);
         index_requeue_locked(&s->index, sp);
         if (sp->disk == SPAN_DISK_DURABLE)
-            room_drop_record_locked(s, sp);
+            room_drop_record_locked(s, sp, CS_GONE_THINNED);
     }
     while (sp && !index_holds_bytes(sp)) {
         notes_drop_locked(&s->notes, &s->index, s->tier, s->disk, sp);
@@ -88,7 +88,7 @@ static void evict_checkpoint(struct cs_store *s, struct span *c)
 {
     stop_waiting(s, c);
     count_dropped(s, c);
-    leave_device(s, c);
+    leave_device(s, c, CS_GONE_EVICTED);
     index_requeue_locked(&s->index, c);
     c->lost = CS_MISS_EVICTED;
     s->totals.evicted_device_checkpoints++;
@@ -107,7 +107,7 @@ static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
             continue;
         if (dead && !ranks_page_is_dead(&s->index, sp, i))
             break;
-        index_detach_locked(&s->index, sp, i);
+        index_detach_locked(&s->index, sp, i, CS_GONE_EVICTED);
     }
     sp->lost = CS_MISS_EVICTED;
     if (sp->n_device == 0)
@@ -138,8 +138,9 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n)
     return CS_OK;
 }
 
-void room_drop_record_locked(struct cs_store *s, struct span *sp)
+void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
+    s->index.disk[sp->kind].gone[why]++;
     notes_unstore_locked(sp);
     s->tier->delete_span(s->disk, sp->id);
     sp->id = (struct record_id){0};
@@ -181,7 +182,7 @@ bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last)
             writeback_cancel_locked(s, victim);
         }
         count_evicted_host(s, victim);
-        leave_host(s, victim);
+        leave_host(s, victim, CS_GONE_EVICTED);
         if (!index_is_resident(victim)) {
             count_dropped(s, victim);
             victim->lost = CS_MISS_EVICTED;
@@ -199,17 +200,17 @@ static void forget(struct cs_store *s, struct span *sp)
     if (index_waits(sp))
         writeback_cancel_locked(s, sp);
     count_evicted_host(s, sp);
-    leave_host(s, sp);
+    leave_host(s, sp, CS_GONE_INDEX);
     count_dropped(s, sp);
     if (sp->disk == SPAN_DISK_DURABLE) {
-        room_drop_record_locked(s, sp);
+        room_drop_record_locked(s, sp, CS_GONE_INDEX);
         count_evicted_disk(s, sp);
     }
     if (sp->n_device > 0 && sp->kind == SPAN_CHECKPOINT)
         s->totals.evicted_device_checkpoints++;
     else if (sp->n_device > 0)
         s->totals.evicted_device_spans++;
-    leave_device(s, sp);
+    leave_device(s, sp, CS_GONE_INDEX);
     sp->lost = CS_MISS_EVICTED;
     room_settle_span_locked(s, sp);
 }
@@ -240,7 +241,7 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
         if (!victim)
             return false;
         freed += victim->disk_bytes ? victim->disk_bytes : 1;
-        room_drop_record_locked(s, victim);
+        room_drop_record_locked(s, victim, CS_GONE_EVICTED);
         count_evicted_disk(s, victim);
         victim->lost = CS_MISS_EVICTED;
         room_settle_span_locked(s, victim);

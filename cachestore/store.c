@@ -61,6 +61,16 @@ const char *cs_miss_name(enum cs_miss m)
     return (unsigned)m < CS_MISS_COUNT ? miss_names[m] : "unknown";
 }
 
+static const char *const gone_names[CS_GONE_COUNT] = {
+    [CS_GONE_EVICTED] = "evicted", [CS_GONE_INDEX] = "index_full", [CS_GONE_THINNED] = "thinned",
+    [CS_GONE_FAILED] = "failed",   [CS_GONE_DAMAGED] = "damaged",  [CS_GONE_CUT] = "cut",
+};
+
+const char *cs_gone_name(enum cs_gone g)
+{
+    return (unsigned)g < CS_GONE_COUNT ? gone_names[g] : "unknown";
+}
+
 uint32_t cs_reuse_tokens(const struct cs_reuse *reuse)
 {
     return reuse->tokens_device + reuse->tokens_host + reuse->tokens_disk;
@@ -460,6 +470,14 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->checkpoints = s->index.n_checkpoints;
     out->spans = s->index.n_spans - s->index.n_checkpoints - s->index.n_doomed;
     out->notes = s->notes.n_notes;
+    out->kept_device = s->index.device;
+    out->kept_device.alive = s->arena.n_holds;
+    out->kept_host = s->index.kept_host;
+    out->kept_host.alive = s->host.n_holds;
+    out->kept_disk_spans = s->index.disk[SPAN_OF_PAGES];
+    out->kept_disk_spans.alive = s->index.n_disk_spans - s->index.n_disk_checkpoints;
+    out->kept_disk_checkpoints = s->index.disk[SPAN_CHECKPOINT];
+    out->kept_disk_checkpoints.alive = s->index.n_disk_checkpoints;
     out->index_bytes = s->index.bytes;
     out->index_budget = s->index.budget;
     out->disk_on = s->disk != NULL;

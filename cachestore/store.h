@@ -227,8 +227,8 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
 /* Makes n blocks of the host free, evicting as needed, whose turn is not after `last`. False: there are not
  * so many. */
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last);
-/* The span's record is gone or useless: out of the disk tier. */
-void room_drop_record_locked(struct cs_store *s, struct span *sp);
+/* The span's record, which is durable, is gone or useless: out of the disk tier. */
+void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
  * once nothing hangs on it; then its parents. */
 void room_settle_span_locked(struct cs_store *s, struct span *sp);
@@ -300,6 +300,7 @@ void load_join_locked(struct load_wait *w, struct cs_sequence *q, struct load *l
 /* Of a wait that joined nothing: nothing. */
 void load_leave_locked(struct load_wait *w);
 enum cs_miss load_miss(enum tier_result result);
+enum cs_gone load_gone(enum tier_result result);
 
 /* step.c */
 /* Room for `capacity` pages in the tables of the window groups, and for their keys. CS_OK, CS_ENOMEM. */

@@ -170,6 +170,16 @@ static json_t *faults_json(const struct cs_stats *st)
     return object;
 }
 
+static json_t *kept_json(const struct cs_kept *k)
+{
+    json_t *object = json_object();
+    set_number(object, "stored", k->stored);
+    set_number(object, "alive", k->alive);
+    for (int g = 0; g < CS_GONE_COUNT; g++)
+        set_number(object, cs_gone_name((enum cs_gone)g), k->gone[g]);
+    return object;
+}
+
 void eng_state_cache(struct eng_call *c, const char *url)
 {
     struct eng_engine *e = atomic_load(&c->server->engine);
@@ -178,10 +188,17 @@ void eng_state_cache(struct eng_call *c, const char *url)
     (void)url;
     cs_stats_get(eng_engine_store(e), &st);
     eng_engine_stats(e, &es);
-    json_t *object = json_object(), *misses = json_object(), *requests = json_object();
-    for (int i = 0; i < CS_MISS_COUNT; i++)
+    json_t *object = json_object(), *misses = json_object(), *requests = json_object(),
+           *missed = json_object(), *kept = json_object();
+    for (int i = 0; i < CS_MISS_COUNT; i++) {
         if (i != CS_MISS_NONE)
             set_number(misses, cs_miss_name((enum cs_miss)i), st.misses[i]);
+        set_number(missed, cs_miss_name((enum cs_miss)i), st.tokens_missed[i]);
+    }
+    json_object_set_new(kept, "device", kept_json(&st.kept_device));
+    json_object_set_new(kept, "host", kept_json(&st.kept_host));
+    json_object_set_new(kept, "disk_spans", kept_json(&st.kept_disk_spans));
+    json_object_set_new(kept, "disk_checkpoints", kept_json(&st.kept_disk_checkpoints));
     set_number(requests, "running", es.running);
     set_number(requests, "waiting", es.waiting);
     set_number(requests, "preemptions", es.preemptions);
@@ -193,6 +210,8 @@ void eng_state_cache(struct eng_call *c, const char *url)
     json_object_set_new(object, "index", index_json(&st));
     json_object_set_new(object, "reuse", reuse_json(&st));
     json_object_set_new(object, "misses", misses);
+    json_object_set_new(object, "tokens_missed", missed);
+    json_object_set_new(object, "kept", kept);
     json_object_set_new(object, "faults", faults_json(&st));
     json_object_set_new(object, "requests", requests);
     eng_bytes_add_json(&c->answer, object);
@@ -332,6 +351,11 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_tokens_total", "tier", "device", st->tokens_device);
     metric_labelled(out, "cache_tokens_total", "tier", "host", st->tokens_host);
     metric_labelled(out, "cache_tokens_total", "tier", "disk", st->tokens_disk);
+    metric_head(out, "cache_tokens_missed_total", COUNTER,
+                "Tokens looked up and not reused, by the miss of their look-up; none: computed at any rate.");
+    for (int i = 0; i < CS_MISS_COUNT; i++)
+        metric_labelled(out, "cache_tokens_missed_total", "reason", cs_miss_name((enum cs_miss)i),
+                        st->tokens_missed[i]);
     metric(out, "cache_publishes_total", COUNTER, "Publishes.", st->publishes);
     metric(out, "cache_publish_pages_total", COUNTER, "Pages published.", st->publish_pages);
     metric(out, "cache_publish_duplicate_pages_total", COUNTER, "Pages computed that were stored already.",
@@ -389,6 +413,28 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric(out, "cache_quarantined_total", COUNTER, "Spans quarantined.", st->quarantined);
 }
 
+/* stored = alive + gone, each tier for itself. */
+static void kept_metrics(struct eng_bytes *out, const struct cs_stats *st)
+{
+    static const char *const tiers[] = {"device", "host", "disk_spans", "disk_checkpoints"};
+    const struct cs_kept *kept[] = {&st->kept_device, &st->kept_host, &st->kept_disk_spans,
+                                    &st->kept_disk_checkpoints};
+    enum { N = sizeof tiers / sizeof tiers[0] };
+    metric_head(out, "cache_stored_total", COUNTER,
+                "Pages and blocks (device, host) and records (disk) that a tier got, what was on disk at the "
+                "start included.");
+    for (int i = 0; i < N; i++)
+        metric_labelled(out, "cache_stored_total", "tier", tiers[i], kept[i]->stored);
+    metric_head(out, "cache_alive", GAUGE, "Those of them that it still has.");
+    for (int i = 0; i < N; i++)
+        metric_labelled(out, "cache_alive", "tier", tiers[i], kept[i]->alive);
+    metric_head(out, "cache_gone_total", COUNTER, "Those of them that it has no more, by why.");
+    for (int i = 0; i < N; i++)
+        for (int g = 0; g < CS_GONE_COUNT; g++)
+            eng_bytes_printf(out, "isotherm_cache_gone_total{tier=\"%s\",reason=\"%s\"} %llu\n", tiers[i],
+                             cs_gone_name((enum cs_gone)g), (unsigned long long)kept[i]->gone[g]);
+}
+
 static void latency_metrics(struct eng_bytes *out, const struct cs_latencies *l)
 {
     metric_histogram(out, "cache_publish_seconds", "Time of a publish on the device.", &l->publish);
@@ -413,6 +459,7 @@ void eng_state_metrics(struct eng_call *c, const char *url)
     cs_stats_get(eng_engine_store(e), &st);
     engine_metrics(&c->answer, &es);
     cache_metrics(&c->answer, &st);
+    kept_metrics(&c->answer, &st);
     cs_latencies_get(eng_engine_store(e), &latencies);
     latency_metrics(&c->answer, &latencies);
 }

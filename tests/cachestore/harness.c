@@ -36,13 +36,30 @@ struct cs_stats stats_of(const struct cs_store *s)
     return st;
 }
 
+static void check_kept(const struct cs_kept *k)
+{
+    uint64_t sum = k->alive;
+    for (int g = 0; g < CS_GONE_COUNT; g++)
+        sum += k->gone[g];
+    assert_int_equal(k->stored, sum);
+}
+
 void check_balance(const struct cs_store *s)
 {
     struct cs_stats st = stats_of(s);
-    uint64_t misses = 0;
-    for (int m = 0; m < CS_MISS_COUNT; m++)
+    uint64_t misses = 0, tokens = st.tokens_device + st.tokens_host + st.tokens_disk;
+    for (int m = 0; m < CS_MISS_COUNT; m++) {
         misses += st.misses[m];
+        tokens += st.tokens_missed[m];
+        /* Nothing is missed for a reason that no look-up had. */
+        assert_true(m == CS_MISS_NONE || st.misses[m] > 0 || st.tokens_missed[m] == 0);
+    }
     assert_int_equal(st.lookups, misses);
+    assert_int_equal(st.tokens_looked_up, tokens);
+    check_kept(&st.kept_device);
+    check_kept(&st.kept_host);
+    check_kept(&st.kept_disk_spans);
+    check_kept(&st.kept_disk_checkpoints);
     assert_int_equal(st.pages_total, st.pages_free + st.pages_live + st.pages_cached);
     assert_true(st.host_used_bytes <= st.host_bytes);
     assert_true(st.index_bytes <= st.index_budget);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 struct counts {
-    uint64_t spans, checkpoints, doomed, on_disk, ranked;
+    uint64_t spans, checkpoints, doomed, on_disk, checkpoints_on_disk, ranked, holds;
     uint32_t in_heap[HEAP_COUNT];
     uint32_t *holders; /* an arena page */
     uint8_t *on_host;  /* a block of the host tier */
@@ -88,6 +88,7 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         const struct arena_page *p = &s->arena.pages[sp->page[i]];
         assert_ptr_equal(p->owner, pages ? sp : NULL);
         k->holders[sp->page[i]]++;
+        k->holds++;
         if (p->loading)
             loading++;
         else
@@ -136,6 +137,7 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     k->checkpoints += !pages && !sp->doomed;
     k->doomed += sp->doomed;
     k->on_disk += sp->disk == SPAN_DISK_DURABLE;
+    k->checkpoints_on_disk += sp->disk == SPAN_DISK_DURABLE && !pages;
 }
 
 static uint64_t count_heap(const struct span *sp)
@@ -170,6 +172,8 @@ void recount(struct cs_store *s)
     assert_int_equal(k.checkpoints, s->index.n_checkpoints);
     assert_int_equal(k.doomed, s->index.n_doomed);
     assert_int_equal(k.on_disk, s->index.n_disk_spans);
+    assert_int_equal(k.checkpoints_on_disk, s->index.n_disk_checkpoints);
+    assert_int_equal(k.holds, s->arena.n_holds);
     assert_int_equal(k.ranked, count_ranked(&s->index.ranks));
     for (int h = 0; h < HEAP_COUNT; h++)
         assert_int_equal(k.in_heap[h], s->index.heaps[h].n);
@@ -190,6 +194,7 @@ void recount(struct cs_store *s)
     for (uint32_t i = 0; i < s->host.n_pages; i++)
         n_on_host += k.on_host[i];
     assert_int_equal(s->host.n_pages - s->host.n_free, n_on_host);
+    assert_int_equal(s->host.n_holds, n_on_host);
     assert_int_equal(s->host.n_live, 0);
     pthread_mutex_unlock(&s->lock);
     free(k.holders);

@@ -86,7 +86,7 @@ static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
         if (got != want)
             for (at = 0; spans[at] != got;)
                 at++;
-        index_detach_locked(&ix, got, 0);
+        index_detach_locked(&ix, got, 0, CS_GONE_EVICTED);
         index_set_disk_locked(&ix, got, SPAN_DISK_NONE);
         index_requeue_locked(&ix, got);
         index_remove_locked(&ix, got);

@@ -112,7 +112,7 @@ static void a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole(v
         pthread_mutex_lock(&s->lock);
         for (uint64_t k = 0; k <= s->index.bucket_mask; k++)
             for (struct span *sp = s->index.buckets[k]; sp; sp = sp->hash_next) {
-                room_drop_record_locked(s, sp); /* as a small budget would */
+                room_drop_record_locked(s, sp, CS_GONE_EVICTED); /* as a small budget would */
                 index_requeue_locked(&s->index, sp);
             }
         struct span *root = NULL;
@@ -120,9 +120,9 @@ static void a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole(v
             for (struct span *sp = s->index.buckets[k]; sp && !root; sp = sp->hash_next)
                 root = sp->parent ? NULL : sp;
         assert_non_null(root);
-        index_detach_locked(&s->index, root, 2);
+        index_detach_locked(&s->index, root, 2, CS_GONE_EVICTED);
         if (!live)
-            index_detach_locked(&s->index, root, 1);
+            index_detach_locked(&s->index, root, 1, CS_GONE_EVICTED);
         index_requeue_locked(&s->index, root);
         pthread_mutex_unlock(&s->lock);
         assert_int_equal(f.n_records, 0);

@@ -20,6 +20,7 @@ static uint64_t first_seed = 1, n_seeds = 20;
 /* What the seeds of one test came to: a model that never gets there proves nothing. */
 static struct {
     uint64_t resumed_tokens, restored_tokens, host_tokens, durable_spans, damaged;
+    struct cs_kept device, host, disk_spans, disk_checkpoints;
 } seen;
 
 struct set {
@@ -223,6 +224,12 @@ static void step(struct machine *m)
         cs_flush(m->s, 0); /* ends the grace of what waits */
 }
 
+static void see_gone(struct cs_kept *sum, const struct cs_kept *one)
+{
+    for (int g = 0; g < CS_GONE_COUNT; g++)
+        sum->gone[g] += one->gone[g];
+}
+
 static void close_all(struct machine *m)
 {
     for (size_t k = 0; k < N_OPEN; k++) {
@@ -236,6 +243,10 @@ static void close_all(struct machine *m)
     check_balance(m->s);
     struct cs_stats st = stats_of(m->s);
     assert_true(m->fail_one_in > 0 || st.corrupt_host + st.copy_errors == 0);
+    see_gone(&seen.device, &st.kept_device);
+    see_gone(&seen.host, &st.kept_host);
+    see_gone(&seen.disk_spans, &st.kept_disk_spans);
+    see_gone(&seen.disk_checkpoints, &st.kept_disk_checkpoints);
     cs_close(m->s, 0);
     if (m->device)
         fake_device_close();
@@ -421,10 +432,16 @@ static void over_host_and_disk_that_fail_nothing_wrong_is_served(void **state)
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
+        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
         run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 3 + (uint32_t)seed % 10, false, 500);
     }
     check_seen(true, false);
     assert_true(n_seeds < ENOUGH_SEEDS || (seen.host_tokens > 0 && seen.damaged > 0));
+    /* The counters balanced all the way (check_balance), whatever things went for. */
+    for (int g = 0; g < CS_GONE_CUT && n_seeds >= ENOUGH_SEEDS; g++) {
+        assert_true(seen.device.gone[g] > 0 && seen.host.gone[g] > 0 && seen.disk_checkpoints.gone[g] > 0);
+        assert_true(seen.disk_spans.gone[g] > 0 || g == CS_GONE_THINNED);
+    }
 }
 
 int main(int argc, char **argv)

@@ -59,6 +59,15 @@ class Damage(unittest.TestCase):
                     index += 1
         raise AssertionError("no such block")
 
+    def check_balance(self, cache):
+        reuse = cache["reuse"]
+        reused = reuse["tokens_device"] + reuse["tokens_host"] + reuse["tokens_disk"]
+        self.assertEqual(reuse["tokens_looked_up"], reused + sum(cache["tokens_missed"].values()))
+        self.assertGreater(cache["tokens_missed"]["corrupt"], 0)
+        for tier, counts in cache["kept"].items():
+            self.assertEqual(counts.pop("stored"), sum(counts.values()), tier)
+        self.assertEqual(cache["kept"]["disk_spans"]["damaged"], 1)
+
     def test_a_changed_byte_is_a_miss_with_a_name(self):
         names = ["one", "two", "three", "four"]
         said = self.fill(names)
@@ -73,6 +82,7 @@ class Damage(unittest.TestCase):
             self.assertEqual(len(warm), len(names) - 1, cached)
             faults = server.cache()["faults"]
             self.assertEqual(faults["corrupt_header"] + faults["corrupt_tokens"] + faults["corrupt_payload"], 1, faults)
+            self.check_balance(server.cache())
             self.assertEqual(server.cache()["misses"]["corrupt"], 1)
             # Computed again, it is warm again.
             for name in names:

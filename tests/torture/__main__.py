@@ -49,7 +49,7 @@ def arguments():
 
 def describe(child):
     lines = subprocess.run([child, "describe"], check=True, capture_output=True, text=True, timeout=60).stdout.split("\n")
-    names = [line.split() for line in lines if line]
+    names = [line.split(" ", 1) for line in lines if line]
     return [n for what, n in names if what == "step"], [n for what, n in names if what == "counter"]
 
 

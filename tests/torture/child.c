@@ -101,6 +101,10 @@ static bool option_set(struct options *o, const char *text)
     X(disk_checkpoints)                                                                                      \
     X(pending_bytes)                                                                                         \
     X(records_foreign)                                                                                       \
+    X(tokens_looked_up)                                                                                      \
+    X(tokens_device)                                                                                         \
+    X(tokens_host)                                                                                           \
+    X(tokens_disk)                                                                                           \
     X(lookups)                                                                                               \
     X(hits_full)                                                                                             \
     X(hits_partial)                                                                                          \
@@ -116,31 +120,46 @@ static bool option_set(struct options *o, const char *text)
     X(dropped_queue_full)                                                                                    \
     X(dropped_index_full)                                                                                    \
     X(dropped_disk_full)                                                                                     \
+    X(dropped_endurance)                                                                                     \
     X(dropped_notes)                                                                                         \
     X(corrupt_header)                                                                                        \
     X(corrupt_tokens)                                                                                        \
     X(corrupt_payload)                                                                                       \
     X(io_errors)                                                                                             \
     X(quarantined)
+#define KEPT(X)            X(kept_device) X(kept_host) X(kept_disk_spans) X(kept_disk_checkpoints)
 #define NAME_COUNTER(name) puts("counter " #name);
-#define VALUE(name)        st.name,
+#define NAME_KEPT(name)                                                                                      \
+    puts("counter " #name " stored");                                                                        \
+    puts("counter " #name " alive");                                                                         \
+    puts("counter " #name " gone");
+#define VALUE(name)      st.name,
+#define VALUE_KEPT(name) st.name.stored, st.name.alive, sum(st.name.gone, CS_GONE_COUNT),
 
 static void describe(void)
 {
     witness_describe();
     COUNTERS(NAME_COUNTER)
+    KEPT(NAME_KEPT)
     puts("counter disk_on");
     puts("counter misses");
+    puts("counter tokens_missed");
+}
+
+static uint64_t sum(const uint64_t *numbers, size_t n)
+{
+    uint64_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all += numbers[i];
+    return all;
 }
 
 static void say_stats(const struct cs_store *s)
 {
     struct cs_stats st;
     cs_stats_get(s, &st);
-    uint64_t misses = 0;
-    for (int m = 0; m < CS_MISS_COUNT; m++)
-        misses += st.misses[m];
-    const uint64_t words[] = {COUNTERS(VALUE) st.disk_on, misses};
+    const uint64_t words[] = {COUNTERS(VALUE) KEPT(VALUE_KEPT) st.disk_on, sum(st.misses, CS_MISS_COUNT),
+                              sum(st.tokens_missed, CS_MISS_COUNT)};
     witness_say(W_STATS, words, sizeof words / sizeof words[0]);
 }
 

@@ -13,6 +13,7 @@ from array import array
  CLOSING, CLOSED, DONE, LOG, FAILED, FULL_ARENA, KEYS, PURGE, PURGED) = range(1, 24)
 SPAN, CHECKPOINT = 1, 2
 MISS_CORRUPT = 6  # of enum cs_miss
+TIERS = ("device", "host", "disk_spans", "disk_checkpoints")
 HIT_SHARE = 0.999  # of what must be a hit
 
 HEADER_WORDS = 256  # of the log
@@ -80,7 +81,7 @@ class Oracle:
         self.rolled_back = False  # ... and opened without what was in it last
         self.damaged = False  # something was, and no process has come to the end of its look-ups since
         self.before = set()  # trusted before the catalogue was damaged, volumes untouched since
-        self.totals = {"pages expected": 0, "pages hit": 0, "look-ups": 0, "records durable": 0, "records deleted": 0,
+        self.totals = {"pages expected": 0, "pages hit": 0, "look-ups": 0, "balances judged": 0, "records durable": 0, "records deleted": 0,
                        "catalogue damaged: records before": 0, "catalogue damaged: records after": 0}
 
     # ---- records
@@ -162,6 +163,7 @@ class Oracle:
         s = Session()
         loaded, trusted_before, opening = set(), set(), False
         n_durable, published, room_lost, deleted = 0, set(), False, []
+        present, n_loaded, n_dropped = set(), 0, 0  # durable records that the process has; of rows at its opening
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
         flushed, purging = False, set()
         for kind, w in entries(words):
@@ -185,6 +187,7 @@ class Oracle:
                     self.ever_durable.update(record.keys)
                     if not record.gone:
                         self.trust(record)
+                        present.add(record)
                 else:
                     room_lost = True
             elif kind in (DELETE, ROW_DELETE):
@@ -197,6 +200,9 @@ class Oracle:
                         self.totals["records deleted"] += 1
                     self.forget(record)
                     deleted.append(record)
+                    present.discard(record)
+                    if opening and kind == DELETE and record in loaded:
+                        n_dropped += 1
                     if purging:
                         purging.add((w[0], w[1]))
             elif kind == PATH:
@@ -218,12 +224,14 @@ class Oracle:
                 opening, loaded, trusted_before = True, set(), self.trusted(identity)
                 n_durable, published, room_lost, deleted = 0, set(), False, []
                 s.opened = s.disk_on = s.rebuilt = False
+                n_dropped = 0
             elif kind == OPENED:
                 opening = False
                 s.code, s.opened, s.disk_on = w[0], w[0] == 0, bool(w[1])
                 self.doubtful_keys = {key for r in self.doubtful if r.identity == identity for key in r.keys}
                 s.tainted = self.damaged or bool(self.doubtful_keys)
                 s.ever_on = s.ever_on or s.disk_on
+                n_loaded, present = len(loaded), {r for r in loaded if not r.gone}
                 if s.disk_on:
                     self.judge_open(identity, loaded, trusted_before)
                 elif s.opened and not may_fail:
@@ -238,7 +246,10 @@ class Oracle:
             elif kind == FLUSHED:
                 flushed = w[0] == 0
             elif kind == STATS:
-                self.judge_stats(dict(zip(self.counters, w)), s, flushed, n_durable, published, room_lost, may_fail)
+                st = dict(zip(self.counters, w))
+                self.judge_stats(st, s, flushed, n_durable, published, room_lost, may_fail)
+                if s.disk_on and flushed and not s.tainted:
+                    self.judge_records(st, n_loaded, n_dropped, len(present))
                 if last == VERIFIED and w[self.counters.index("pages_live")] and not s.tainted:
                     raise Violation(f"{w[self.counters.index('pages_live')]} pages are in use by nobody")
                 flushed = False
@@ -383,6 +394,13 @@ class Oracle:
             raise Violation(f"{st['lookups']} look-ups, {st['misses']} reasons")
         if st["pages_total"] != st["pages_free"] + st["pages_live"] + st["pages_cached"]:
             raise Violation("pages: total is not free + live + cached")
+        tokens = st["tokens_device"] + st["tokens_host"] + st["tokens_disk"] + st["tokens_missed"]
+        if st["tokens_looked_up"] != tokens:
+            raise Violation(f"{st['tokens_looked_up']} tokens looked up, {tokens} reused or missed")
+        for tier in TIERS:
+            stored, alive, gone = (st[f"kept_{tier} {what}"] for what in ("stored", "alive", "gone"))
+            if stored != alive + gone:
+                raise Violation(f"{tier}: {stored} stored, {alive} alive and {gone} gone")
         if st["index_bytes"] > st["index_budget"]:
             raise Violation(f"index: {st['index_bytes']} bytes of {st['index_budget']}")
         if not session.disk_on:
@@ -403,6 +421,17 @@ class Oracle:
         missing = published - self.ever_durable
         if missing and not dropped and not room_lost:
             raise Violation(f"flushed, nothing dropped, and {len(missing)} published pages were never durable")
+
+
+    def judge_records(self, st, n_loaded, n_dropped, n_present):
+        """What the store says it has on disk, against what was seen to come and go. n_dropped: of the rows, at the opening."""
+        self.totals["balances judged"] += 1
+        written = st["spans_written"] + st["checkpoints_written"]
+        stored, alive = (st[f"kept_disk_spans {what}"] + st[f"kept_disk_checkpoints {what}"] for what in ("stored", "alive"))
+        if not n_loaded - n_dropped <= stored - written <= n_loaded:
+            raise Violation(f"{stored} records stored, {written} of them written, and {n_loaded} were there at the opening")
+        if alive != n_present:
+            raise Violation(f"{alive} records alive, and {n_present} came and did not go")
 
 
 def read_log(log, n_steps):
