@@ -30,6 +30,7 @@ from oracle import read_log, Violation
 
 LOOPS_AN_EPISODE = 40
 CALM_LOOPS_AN_EPISODE, CALM_OPS = 2, 400
+PROGRESS_S = 60
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -53,11 +54,16 @@ def describe(child):
     return [n for what, n in names if what == "step"], [n for what, n in names if what == "counter"]
 
 
+def kills(counts):
+    return sum(n for what, n in counts if what.startswith("killed ") or "taken over from" in what)
+
+
 class Run:
     def __init__(self, options, tools, seed):
         self.options, self.tools, self.seed = options, tools, seed
         self.lock = threading.Lock()
         self.counts = {}
+        self.counting = []  # of threads at work
         self.first_episode = 1 if options.calm else 0  # that one is the sweep
         self.next_episode = options.episode or self.first_episode
         self.loops_an_episode = CALM_LOOPS_AN_EPISODE if options.calm else LOOPS_AN_EPISODE
@@ -112,8 +118,16 @@ class Run:
         if left:
             raise Violation("steps that never came: " + ", ".join(left))
 
+    def say_progress(self):
+        loops = killed = 0
+        for counts in self.counting:
+            loops += counts.get("loops", 0)
+            killed += kills(list(counts.items()))
+        print(f"{time.strftime('%H:%M:%S')}  {loops} loops, {killed} kill -9, {time.monotonic() - self.start:.0f} s", flush=True)
+
     def work(self):
         counts = {}
+        self.counting.append(counts)
         while not self.is_over():
             number = self.take_episode()
             if number is None:
@@ -130,7 +144,7 @@ class Run:
         steps = {what: n for what, n in self.counts.items() if what.startswith("at ")}
         self.counts["different steps killed at"] = len(steps)
         self.counts["fewest kills at one of them"] = min(steps.values(), default=0)
-        self.counts["kill -9"] = sum(n for what, n in self.counts.items() if what.startswith("killed ") or "taken over from" in what)
+        self.counts["kill -9"] = kills(self.counts.items())
         for what in sorted(self.counts):
             if what not in steps:
                 print(f"{self.counts[what]:10}  {what}")
@@ -160,7 +174,10 @@ def main():
     for t in threads:
         t.start()
     for t in threads:
-        t.join()
+        while t.is_alive():
+            t.join(PROGRESS_S)
+            if t.is_alive():
+                run.say_progress()
     run.report()
     if run.failure:
         print(run.failure)
