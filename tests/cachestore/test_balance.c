@@ -39,8 +39,8 @@ static void tokens_between_two_positions_of_the_grid_are_missed_by_nobody(void *
     (void)state;
     struct cs_config c = stateful_config(64);
     struct cs_store *s = tiny_open(&c);
-    uint32_t ids[GRID + PT + 1];
-    make_ids(ids, GRID + PT + 1, GRID + PT + 1, 0);
+    uint32_t ids[GRID + 2 * PT]; /* the last page is begun */
+    make_ids(ids, GRID + 2 * PT, GRID + 2 * PT, 0);
     const struct cs_boundary end = {.position = GRID + PT + 1, .kind = CS_BOUNDARY_END};
     assert_int_equal(run_turn(s, &c, 0, ids, GRID + PT + 1, GRID + PT + 1, &end, 1), 0);
     assert_int_equal(run_turn(s, &c, 0, ids, GRID + PT + 1, GRID + PT + 1, &end, 1), GRID);
