@@ -1,221 +1,96 @@
 /*
- * Opening a store that has something on disk: rows come in any order, spans are linked parents first, each
- * checkpoint below the span with the page before it. A row that repeats another one loses to the newer
- * record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it. Without
- * memory for a row the store does not open, and nothing is deleted.
+ * Opening a store that has something on disk: rows come in any order (load_rows.c), spans are linked parents
+ * first, each checkpoint below the span with the page before it. A row that repeats another one loses to the
+ * newer record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it.
+ * Without memory for a row the store does not open, and nothing is deleted.
+ *
+ * While rows came in, each page key that a later row names found the row whose page has it. What that does
+ * not answer (a parent that came before its child, being newer; one key in two rows) is answered in a second
+ * pass, in which only spans that have been linked offer their pages.
  */
 #include "cachestore/key.h"
 #include "cachestore/list.h"
-#include "cachestore/store.h"
+#include "cachestore/load_impl.h"
+#include "cachestore/table.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { ROWS_AHEAD = 4, KEYS_AHEAD = 8, PLACES_AHEAD = 16 };
+enum { PLACES_AHEAD = 16, ROWS_AHEAD = 8, SPANS_AHEAD = 4 };
+enum { BUCKET_BYTES_A_ROW = 2048 }; /* with more rows than that nearly every page has one */
 
-struct row {
-    struct span_record record; /* ids: in `made`; owned by a checkpoint */
-    uint64_t disk_bytes;
-    size_t first_key;  /* of a span: where the keys of its pages begin */
-    struct span *made; /* memory of the span, its ids in place, until it is linked */
-    struct span *span; /* once linked */
+/* ---- order ------------------------------------------------------------------------------------------- */
+
+/* A row and the tokens before it. */
+struct place_in_order {
+    uint32_t row, first_position;
 };
 
-struct note_row {
-    struct note_record record; /* notes and their data owned, in one block */
-};
-
-/* Where the page is that a row names as its parent. Most pages are nobody's parent, and a look into the table
- * is a cache miss, so a bitmap, small enough to stay in cache, is asked first. */
-struct page_place {
-    struct cs_key key;
-    struct span *span; /* once linked */
-    uint32_t ordinal;
-    bool wanted; /* the slot is taken */
-};
-
-struct loader {
-    struct cs_store *s;
-    struct row *rows;
-    size_t n_rows, rows_capacity;
-    struct cs_key *keys; /* of all pages; computed while the ids that a row brings are at hand */
-    size_t n_keys, keys_capacity;
-    struct note_row *notes;
-    size_t n_notes, notes_capacity;
-    struct page_place *places; /* open addressing */
-    size_t n_places;           /* a power of two */
-    int64_t now_unix;
-    bool no_memory; /* a row that could have been linked was not */
-    uint32_t n_pins_let_go;
-    uint64_t *maybe_parent; /* a byte a place: two bits a key, in one word, by hash */
-};
-
-struct loader *loader_new(struct cs_store *s)
+/* Parents first, then as they came, of equals the newer record first: a stable sort, byte by byte. n > 0. */
+static int order_make(const struct loader *l, struct place_in_order **out)
 {
-    struct loader *l = calloc(1, sizeof *l);
-    if (l)
-        l->s = s;
-    return l;
-}
-
-void loader_on_restart(void *ctx)
-{
-    struct loader *l = ctx;
-    for (size_t i = 0; i < l->n_rows; i++) {
-        free(l->rows[i].made);
-        if (l->rows[i].record.kind == RECORD_CHECKPOINT)
-            free((void *)l->rows[i].record.ids);
-    }
-    for (size_t i = 0; i < l->n_notes; i++)
-        free((void *)l->notes[i].record.notes);
-    l->n_rows = l->n_notes = l->n_keys = 0;
-}
-
-void loader_free(struct loader *l)
-{
-    if (!l)
-        return;
-    loader_on_restart(l);
-    free(l->rows);
-    free(l->notes);
-    free(l->keys);
-    free(l->places);
-    free(l->maybe_parent);
-    free(l);
-}
-
-static bool is_sound(const struct cs_store *s, const struct span_record *r)
-{
-    if (r->kind != RECORD_CHECKPOINT)
-        return r->n_pages > 0 && r->first_position % s->page_tokens == 0;
-    return s->stateful && r->first_position > 0 && r->first_position % s->grid_tokens == 0 &&
-           r->flags <= CS_BOUNDARY_END && r->n_pages == checkpoint_blocks(s, r->first_position);
-}
-
-/* The keys of r's pages follow those that are there. */
-static bool keys_add(struct loader *l, const struct span_record *r)
-{
-    const struct cs_store *s = l->s;
-    if (l->n_keys + r->n_pages > l->keys_capacity) {
-        size_t capacity = 2 * l->keys_capacity + r->n_pages;
-        struct cs_key *larger = realloc(l->keys, capacity * sizeof *larger);
-        if (!larger)
-            return false;
-        l->keys = larger;
-        l->keys_capacity = capacity;
-    }
-    struct cs_key before =
-        r->first_position > 0 ? r->parent : key_seed(s->secret, s->fingerprint, &r->tenant);
-    key_pages(before, r->ids, r->n_pages, s->page_tokens, l->keys + l->n_keys);
-    l->n_keys += r->n_pages;
-    return true;
-}
-
-int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
-{
-    struct loader *l = ctx;
-    const struct index *ix = &l->s->index;
-    enum span_kind kind = r->kind == RECORD_CHECKPOINT ? SPAN_CHECKPOINT : SPAN_OF_PAGES;
-    if (!list_reserve((void **)&l->rows, &l->rows_capacity, l->n_rows, sizeof *l->rows))
+    size_t n = l->n_rows;
+    struct place_in_order *a = malloc(n * sizeof *a), *b = malloc(n * sizeof *b);
+    uint32_t any = 0;
+    *out = a;
+    if (!a || !b) {
+        free(b);
         return CS_ENOMEM;
-    /* Unusable rows stay in the list without ids, and are deleted with the others that lead nowhere. */
-    struct row row = {.record = *r, .disk_bytes = disk_bytes, .first_key = l->n_keys};
-    row.record.ids = NULL;
-    if (is_sound(l->s, r)) {
-        /* The ids of a span are copied once, to where they stay. */
-        size_t id_bytes = index_n_ids(ix, kind, r->n_pages) * sizeof *r->ids;
-        if (kind == SPAN_OF_PAGES && keys_add(l, r))
-            row.made = index_span_new(ix, r->n_pages);
-        uint32_t *ids = row.made ? row.made->ids : kind == SPAN_CHECKPOINT ? malloc(id_bytes) : NULL;
-        if (!ids)
-            return CS_ENOMEM;
-        memcpy(ids, r->ids, id_bytes);
-        row.record.ids = ids;
     }
-    l->rows[l->n_rows++] = row;
-    return CS_OK;
-}
-
-int loader_on_notes(void *ctx, const struct note_record *n)
-{
-    struct loader *l = ctx;
-    if (!list_reserve((void **)&l->notes, &l->notes_capacity, l->n_notes, sizeof *l->notes))
-        return CS_ENOMEM;
-    size_t bytes = n->n_notes * sizeof(struct cs_note);
-    for (size_t i = 0; i < n->n_notes; i++)
-        bytes += n->notes[i].len;
-    struct cs_note *copy = malloc(bytes ? bytes : 1);
-    if (!copy)
-        return CS_ENOMEM;
-    uint8_t *data = (uint8_t *)(copy + n->n_notes);
-    for (size_t i = 0; i < n->n_notes; i++) {
-        copy[i] = n->notes[i];
-        copy[i].data = data;
-        if (n->notes[i].len)
-            memcpy(data, n->notes[i].data, n->notes[i].len);
-        data += n->notes[i].len;
+    for (size_t i = 0; i < n; i++) {
+        a[i] = (struct place_in_order){.row = (uint32_t)i,
+                                       .first_position = loader_row(l, i)->record.first_position};
+        any |= a[i].first_position;
     }
-    l->notes[l->n_notes] = (struct note_row){.record = *n};
-    l->notes[l->n_notes++].record.notes = copy;
-    return CS_OK;
-}
-
-/* Parents first; of equals the newer record first. */
-static int compare_rows(const void *a, const void *b)
-{
-    const struct span_record *ra = &((const struct row *)a)->record, *rb = &((const struct row *)b)->record;
-    if (ra->first_position != rb->first_position)
-        return ra->first_position < rb->first_position ? -1 : 1;
-    if (ra->id.sequence != rb->id.sequence)
-        return ra->id.sequence > rb->id.sequence ? -1 : 1;
-    return 0;
-}
-
-static struct page_place *place_of(struct loader *l, struct cs_key key)
-{
-    size_t at = key.lo & (l->n_places - 1);
-    while (l->places[at].wanted && !key_equal(l->places[at].key, key))
-        at = (at + 1) & (l->n_places - 1);
-    return &l->places[at];
-}
-
-static uint64_t *parent_word(const struct loader *l, struct cs_key key)
-{
-    return &l->maybe_parent[key.hi >> 12 & (l->n_places / sizeof(uint64_t) - 1)];
-}
-
-static uint64_t parent_bits(struct cs_key key)
-{
-    return 1ull << (key.hi & 63) | 1ull << (key.hi >> 6 & 63);
-}
-
-/* The span's pages, whose keys these are, may be the parents that rows name. */
-static void offer_parents(struct loader *l, struct span *sp, const struct cs_key *keys, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t bits = parent_bits(keys[i]);
-        if ((*parent_word(l, keys[i]) & bits) != bits)
+    for (unsigned shift = 0; shift < 32; shift += 8) {
+        if ((any >> shift & 0xff) == 0)
             continue;
-        struct page_place *at = place_of(l, keys[i]);
-        if (at->wanted) {
-            at->span = sp;
-            at->ordinal = i;
-        }
+        size_t at[257] = {0};
+        for (size_t i = 0; i < n; i++)
+            at[(a[i].first_position >> shift & 0xff) + 1]++;
+        for (size_t i = 1; i < 256; i++)
+            at[i] += at[i - 1];
+        for (size_t i = 0; i < n; i++)
+            b[at[a[i].first_position >> shift & 0xff]++] = a[i];
+        struct place_in_order *swap = a;
+        a = b;
+        b = swap;
     }
+    *out = a;
+    free(b);
+    return CS_OK;
 }
 
-static struct span *link_checkpoint(struct loader *l, const struct span_record *r)
+/* ---- one row ----------------------------------------------------------------------------------------- */
+
+/* The span with the page that the row names as its parent, and *ordinal of that page. NULL: none, or not in
+ * this pass. */
+static struct span *parent_find(struct loader *l, struct row *row, uint32_t *ordinal)
+{
+    const struct span_record *r = &row->record;
+    const struct page_place *at = places_find(&l->places, r->parent);
+    struct span *parent = at->state == PLACE_OFFERED ? loader_row(l, at->row)->span : NULL;
+    *ordinal = at->ordinal;
+    if (!parent) {
+        row->late = true;
+        l->n_late++;
+        return NULL;
+    }
+    if (memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
+        parent->first_position + (*ordinal + 1) * l->s->page_tokens != r->first_position)
+        return NULL;
+    return parent;
+}
+
+static struct span *link_checkpoint(struct loader *l, struct row *row)
 {
     struct cs_store *s = l->s;
-    uint32_t pt = s->page_tokens;
-    const struct page_place *at = place_of(l, r->parent);
-    struct span *parent = at->span;
-    uint32_t ordinal = at->ordinal;
-    if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
-        parent->first_position + (ordinal + 1) * pt != r->first_position ||
-        memcmp(parent->ids + (size_t)ordinal * pt, r->ids, pt * sizeof *r->ids) != 0 ||
-        !key_equal(key_checkpoint(r->parent), r->key) || index_checkpoint_locked(parent, ordinal))
+    const struct span_record *r = &row->record;
+    uint32_t pt = s->page_tokens, ordinal;
+    struct span *parent = parent_find(l, row, &ordinal);
+    if (!parent || memcmp(parent->ids + (size_t)ordinal * pt, r->ids, pt * sizeof *r->ids) != 0 ||
+        index_checkpoint_locked(parent, ordinal))
         return NULL;
     struct span *c = index_add_checkpoint_locked(&s->index, parent, ordinal, r->parent, r->n_pages,
                                                  (enum cs_boundary_kind)r->flags);
@@ -230,15 +105,11 @@ static struct span *link_span(struct loader *l, struct row *row)
 {
     struct cs_store *s = l->s;
     const struct span_record *r = &row->record;
-    uint32_t pt = s->page_tokens;
+    uint32_t pt = s->page_tokens, ordinal = 0;
     struct span *parent = NULL;
-    uint32_t ordinal = 0;
     if (r->first_position > 0) {
-        const struct page_place *at = place_of(l, r->parent);
-        parent = at->span;
-        ordinal = at->ordinal;
-        if (!parent || memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
-            parent->first_position + (ordinal + 1) * pt != r->first_position)
+        parent = parent_find(l, row, &ordinal);
+        if (!parent)
             return NULL;
         /* Headers of deleted records come back with a rebuild. One whose pages were stored anew since, cut in
          * another way, must not stand beside them: what follows would be linked to it, and no walk gets
@@ -247,27 +118,25 @@ static struct span *link_span(struct loader *l, struct row *row)
             memcmp(parent->ids + (size_t)(ordinal + 1) * pt, r->ids, pt * sizeof *r->ids) == 0)
             return NULL;
     }
-    struct cs_key before = parent ? r->parent : key_seed(s->secret, s->fingerprint, &r->tenant);
-    const struct cs_key *keys = l->keys + row->first_key;
-    struct cs_key first = keys[0];
-    if (!key_equal(first, r->key) || index_find_locked(&s->index, parent, ordinal, first, &r->tenant, r->ids))
+    if (index_find_locked(&s->index, parent, ordinal, r->key, &r->tenant, r->ids))
         return NULL;
     struct span *sp = row->made;
     row->made = NULL;
-    index_add_made_locked(&s->index, sp, parent, ordinal, before, first, &r->tenant);
-    offer_parents(l, sp, keys, r->n_pages);
+    index_add_made_locked(&s->index, sp, parent, ordinal, r->parent, r->key, &r->tenant);
     return sp;
 }
 
-static struct span *link_row(struct loader *l, struct row *row)
+static void link_row(struct loader *l, struct row *row)
 {
     struct cs_store *s = l->s;
     const struct span_record *r = &row->record;
     struct span *sp = NULL;
-    if (r->ids)
-        sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, r) : link_span(l, row);
+    /* An index that is full of rows has no slots in its heaps. */
+    if (r->ids && s->index.n_spans < s->index.heap_capacity)
+        sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, row) : link_span(l, row);
+    row->span = sp;
     if (!sp)
-        return NULL;
+        return;
     sp->id = r->id;
     sp->disk_bytes = row->disk_bytes;
     sp->created_unix = r->created_unix;
@@ -280,7 +149,6 @@ static struct span *link_row(struct loader *l, struct row *row)
         s->index.last_tick = sp->last_used;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
     sp->kept = r->pinned;
-    return sp;
 }
 
 static int later_used_first(const void *a, const void *b)
@@ -297,13 +165,13 @@ static int limit_pins(struct loader *l)
     struct span **kept = NULL;
     size_t n = 0, room = 0;
     for (size_t i = 0; i < l->n_rows; i++) {
-        if (!l->rows[i].span || !l->rows[i].span->kept)
+        if (!loader_row(l, i)->span || !loader_row(l, i)->span->kept)
             continue;
         if (!list_reserve((void **)&kept, &room, n, sizeof(struct span *))) {
             free((void *)kept);
             return CS_ENOMEM;
         }
-        kept[n++] = l->rows[i].span;
+        kept[n++] = loader_row(l, i)->span;
     }
     if (n > 0)
         qsort((void *)kept, n, sizeof(struct span *), later_used_first);
@@ -330,48 +198,126 @@ static int limit_pins(struct loader *l)
 }
 
 /* Rows are linked in another order than they came, and tables are many times as large as a cache: what the
- * next rows will look at is asked for ahead, keys first, for they say what else. */
-static void link_ahead(const struct loader *l, size_t i)
+ * next rows will look at is asked for ahead, in the order in which it leads to more. */
+static void link_ahead(const struct loader *l, const struct place_in_order *order, size_t i)
 {
     enum { LINE_BYTES = 64 };
     const struct index *ix = &l->s->index;
-    if (i + KEYS_AHEAD < l->n_rows && l->rows[i + KEYS_AHEAD].made) {
-        const struct row *far = &l->rows[i + KEYS_AHEAD];
-        const char *keys = (const char *)(l->keys + far->first_key);
-        for (size_t at = 0; at < far->record.n_pages * sizeof *l->keys; at += LINE_BYTES)
-            __builtin_prefetch(keys + at);
+    if (i + PLACES_AHEAD < l->n_rows) {
+        const char *far = (const char *)loader_row(l, order[i + PLACES_AHEAD].row);
+        for (size_t at = 0; at < sizeof(struct row); at += LINE_BYTES)
+            __builtin_prefetch(far + at, 1);
     }
-    if (i + ROWS_AHEAD >= l->n_rows)
-        return;
-    const struct row *near = &l->rows[i + ROWS_AHEAD];
-    __builtin_prefetch(&l->places[near->record.parent.lo & (l->n_places - 1)]);
-    __builtin_prefetch(&ix->buckets[near->record.key.lo & ix->bucket_mask], 1);
-    if (!near->made)
-        return;
-    for (size_t at = 0; at < sizeof *near->made; at += LINE_BYTES)
-        __builtin_prefetch((const char *)near->made + at, 1);
-    for (uint32_t page = 0; page < near->record.n_pages; page++)
-        __builtin_prefetch(parent_word(l, l->keys[near->first_key + page]));
+    if (i + ROWS_AHEAD < l->n_rows) {
+        const struct row *row = loader_row(l, order[i + ROWS_AHEAD].row);
+        __builtin_prefetch(&l->places.place[row->record.parent.lo & (l->places.n - 1)]);
+        __builtin_prefetch(&ix->buckets[row->record.key.lo & ix->bucket_mask], 1);
+        for (size_t at = 0; row->made && at < sizeof *row->made; at += LINE_BYTES)
+            __builtin_prefetch((const char *)row->made + at, 1);
+    }
+    if (i + SPANS_AHEAD < l->n_rows) {
+        const struct row *row = loader_row(l, order[i + SPANS_AHEAD].row);
+        const struct page_place *at = places_find(&l->places, row->record.parent);
+        if (at->state == PLACE_OFFERED)
+            __builtin_prefetch(&loader_row(l, at->row)->span);
+    }
 }
 
-static void link_notes(struct loader *l)
+/* Which positions late rows begin at, a bit each, by their number of pages before them. */
+enum { POSITION_BITS = 1 << 16 };
+struct positions {
+    uint64_t bits[POSITION_BITS / 64];
+};
+
+static uint64_t *position_word(struct positions *p, uint32_t n_pages)
+{
+    return &p->bits[n_pages % POSITION_BITS / 64];
+}
+
+/* Offers the pages of a span that was linked, as far as late rows may follow them. */
+static void offer_pages(struct loader *l, struct positions *p, uint32_t number)
+{
+    const struct row *row = loader_row(l, number);
+    const struct span *sp = row->span;
+    uint32_t pt = l->s->page_tokens, n = 0;
+    if (!sp || sp->kind == SPAN_CHECKPOINT)
+        return;
+    for (uint32_t i = 0; i < sp->n_pages; i++) {
+        uint32_t after = sp->first_position / pt + i + 1;
+        if (*position_word(p, after) >> after % 64 & 1)
+            n = i + 1;
+    }
+    struct cs_key key = sp->key;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            key = key_next(key, sp->ids + (size_t)i * pt, pt);
+        places_offer(&l->places, key, number, i);
+    }
+}
+
+/* The rows that were late, once more, against all spans that are there. */
+static int link_late(struct loader *l, const struct place_in_order *order)
+{
+    struct positions *p = calloc(1, sizeof *p);
+    if (!p || places_start(&l->places, l->n_late) != CS_OK) {
+        free(p);
+        return CS_ENOMEM;
+    }
+    for (size_t i = 0; i < l->n_rows; i++) {
+        const struct row *row = loader_row(l, i);
+        if (!row->late)
+            continue;
+        places_want(&l->places, row->record.parent);
+        uint32_t before = row->record.first_position / l->s->page_tokens;
+        *position_word(p, before) |= 1ull << before % 64;
+    }
+    for (size_t i = 0; i < l->n_rows; i++)
+        offer_pages(l, p, (uint32_t)i);
+    for (size_t i = 0; i < l->n_rows; i++) {
+        struct row *row = loader_row(l, order[i].row);
+        if (!row->late)
+            continue;
+        link_row(l, row);
+        offer_pages(l, p, order[i].row);
+    }
+    free(p);
+    return CS_OK;
+}
+
+/* A row by the sequence of its record. */
+struct place_by_id {
+    uint64_t sequence;
+    uint32_t row;
+};
+
+static int compare_ids(const void *a, const void *b)
+{
+    const struct place_by_id *x = a, *y = b;
+    return x->sequence < y->sequence ? -1 : x->sequence > y->sequence;
+}
+
+static struct span *owner_find(const struct loader *l, const struct place_by_id *by_id, struct record_id id)
+{
+    const struct place_by_id wanted = {.sequence = id.sequence},
+                             *at = bsearch(&wanted, by_id, l->n_rows, sizeof *by_id, compare_ids);
+    const struct row *row = at ? loader_row(l, at->row) : NULL;
+    return row && row->record.id.nonce == id.nonce ? row->span : NULL;
+}
+
+static int link_notes(struct loader *l)
 {
     struct cs_store *s = l->s;
+    if (l->n_notes == 0 || l->n_rows == 0)
+        return CS_OK;
+    struct place_by_id *by_id = malloc(l->n_rows * sizeof *by_id);
+    if (!by_id)
+        return CS_ENOMEM;
+    for (size_t i = 0; i < l->n_rows; i++)
+        by_id[i] = (struct place_by_id){.sequence = loader_row(l, i)->record.id.sequence, .row = (uint32_t)i};
+    qsort(by_id, l->n_rows, sizeof *by_id, compare_ids);
     for (size_t k = 0; k < l->n_notes; k++) {
         const struct note_record *n = &l->notes[k].record;
-        struct span *owner = NULL;
-        for (size_t lo = 0, hi = l->n_rows; lo < hi && !owner;) {
-            size_t mid = lo + (hi - lo) / 2;
-            const struct row *row = &l->rows[mid];
-            if (row->record.id.sequence == n->owner.sequence) {
-                owner = row->record.id.nonce == n->owner.nonce ? row->span : NULL;
-                break;
-            }
-            if (row->record.id.sequence < n->owner.sequence)
-                lo = mid + 1;
-            else
-                hi = mid;
-        }
+        struct span *owner = owner_find(l, by_id, n->owner);
         struct note_batch *b = NULL;
         if (owner)
             b = notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, n->notes, n->n_notes,
@@ -383,13 +329,8 @@ static void link_notes(struct loader *l)
             s->tier->delete_notes(s->disk, n->owner, n->id);
         }
     }
-}
-
-static int compare_ids(const void *a, const void *b)
-{
-    uint64_t sa = ((const struct row *)a)->record.id.sequence,
-             sb = ((const struct row *)b)->record.id.sequence;
-    return sa < sb ? -1 : sa > sb;
+    free(by_id);
+    return CS_OK;
 }
 
 uint32_t loader_pins_let_go(const struct loader *l)
@@ -400,53 +341,52 @@ uint32_t loader_pins_let_go(const struct loader *l)
 int loader_finish_locked(struct loader *l)
 {
     struct cs_store *s = l->s;
-    for (l->n_places = 64; l->n_places < 2 * l->n_rows;)
-        l->n_places *= 2;
-    l->places = calloc(l->n_places, sizeof *l->places);
-    l->maybe_parent = calloc(l->n_places, 1);
-    if (!l->places || !l->maybe_parent)
-        return CS_ENOMEM;
+    struct place_in_order *order = NULL;
+    int rc = loader_prepared(l);
+    if (rc == CS_OK && l->n_rows > 0)
+        rc = order_make(l, &order);
+    if (rc != CS_OK)
+        goto out;
     l->now_unix = (int64_t)time(NULL);
-    for (size_t i = 0; i < l->n_rows; i++)
-        if (l->rows[i].record.first_position > 0) {
-            struct cs_key parent = l->rows[i].record.parent;
-            if (i + PLACES_AHEAD < l->n_rows)
-                __builtin_prefetch(&l->places[l->rows[i + PLACES_AHEAD].record.parent.lo & (l->n_places - 1)],
-                                   1);
-            *parent_word(l, parent) |= parent_bits(parent);
-            *place_of(l, parent) = (struct page_place){.key = parent, .wanted = true};
-        }
-    if (l->n_rows > 0)
-        qsort(l->rows, l->n_rows, sizeof *l->rows, compare_rows);
+    size_t bucket_bytes = (s->index.bucket_mask + 1) * sizeof *s->index.buckets;
+    if (l->n_rows > bucket_bytes / BUCKET_BYTES_A_ROW)
+        table_populate((void *)s->index.buckets, bucket_bytes);
     /* Who may leave is asked once all are there: nearly every span is a leaf until its child comes. */
     s->index.loading = true;
     for (size_t i = 0; i < l->n_rows; i++) {
-        link_ahead(l, i);
-        if (s->index.n_spans < s->index.heap_capacity)
-            l->rows[i].span = link_row(l, &l->rows[i]);
+        link_ahead(l, order, i);
+        link_row(l, loader_row(l, order[i].row));
     }
-    if (l->no_memory)
-        return CS_ENOMEM;
+    if (l->n_late > 0)
+        rc = link_late(l, order);
+    if (rc == CS_OK && l->no_memory)
+        rc = CS_ENOMEM;
+    if (rc != CS_OK)
+        goto out;
     for (size_t i = l->n_rows; i-- > 0;) {
-        struct span *sp = l->rows[i].span;
+        const struct row *row = loader_row(l, order[i].row);
+        struct span *sp = row->span;
         if (!sp)
-            s->tier->delete_span(s->disk, l->rows[i].record.id);
+            s->tier->delete_span(s->disk, row->record.id);
         else if (sp->parent && sp->parent->last_used < sp->last_used)
             index_touch_locked(&s->index, sp->parent, sp->last_used);
     }
-    int rc = limit_pins(l);
+    rc = limit_pins(l);
     if (rc != CS_OK)
-        return rc;
+        goto out;
     s->index.loading = false;
-    for (size_t i = 0; i < l->n_rows; i++)
-        if (l->rows[i].span)
-            index_requeue_locked(&s->index, l->rows[i].span);
-    if (l->n_notes > 0) {
-        qsort(l->rows, l->n_rows, sizeof *l->rows, compare_ids);
-        link_notes(l);
+    for (size_t i = 0; i < l->n_rows; i++) {
+        struct span *sp = loader_row(l, order[i].row)->span;
+        if (sp)
+            index_requeue_locked(&s->index, sp);
     }
+    rc = link_notes(l);
+    if (rc != CS_OK)
+        goto out;
     /* Budgets may be smaller than they were. */
     room_for_index_locked(s, 0);
     room_for_disk_locked(s, 0);
-    return CS_OK;
+out:
+    free(order);
+    return rc;
 }

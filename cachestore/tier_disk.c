@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cachestore/log.h"
+#include "cachestore/table.h"
 #include "cachestore/tier_disk_impl.h"
 #include "formats/note_row.h"
 
@@ -33,7 +34,7 @@ struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id)
 static int table_grow(struct tier_disk *t)
 {
     size_t size = t->table_size == 0 ? 256 : 2 * t->table_size, old_size = t->table_size;
-    struct disk_record **old = t->table, **table = calloc(size, sizeof(struct disk_record *));
+    struct disk_record **old = t->table, **table = table_new(size, sizeof(struct disk_record *));
     if (table == NULL)
         return CS_ENOMEM;
     t->table = table;

@@ -103,8 +103,9 @@ static int records_load(struct tier_disk *t, const struct tier_disk_events *even
         snprintf(err, err_len, "the file system is full");
         return CS_EIO;
     }
-    struct catalog_ahead *ahead = catalog_ahead_start(t->dir_fd);
     int rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
+    /* Not before: the sync of the log's rows would wait behind all it asks for. */
+    struct catalog_ahead *ahead = catalog_ahead_start(t->dir_fd);
     if (rc == CS_ECORRUPT)
         tier_log(t, CS_LOG_WARN, "disk cache: the catalogue does not open, rebuilding it: %s", problem);
     if (rc == CS_OK || rc == CS_ECORRUPT)
