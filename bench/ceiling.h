@@ -12,10 +12,17 @@ double ceiling_read_bytes_per_s(struct kn_backend *b, size_t bytes);
 double ceiling_fma_per_s(struct kn_backend *b);
 double ceiling_int16_per_s(struct kn_backend *b);
 
-/* Seconds that reading `bytes` of the largest file of a folder takes, O_DIRECT, 1 MiB requests, 64 at a time
- * (whole requests; the file's beginning again where it is shorter). 0: no such file, or no memory, ring or
- * O_DIRECT. */
-double ceiling_disk_read_s(const char *dir, uint64_t bytes);
+/* Seconds that reading `bytes` of the largest file of a folder takes, O_DIRECT, 1 MiB requests, `depth` of
+ * them at a time (64 at most) through io_uring (whole requests; the file's beginning again where it is
+ * shorter), into memory (4096-aligned, 1 MiB at least, used in turns; NULL: `depth` MiB of its own). 0: no
+ * such file, or no memory, ring or O_DIRECT. */
+double ceiling_disk_read_s(const char *dir, uint64_t bytes, unsigned depth, void *memory,
+                           uint64_t memory_bytes);
+/* The same for writing the file `path`, which is made if it is not there; its room is allocated before the
+ * clock starts. n_syncs fdatasyncs are spread among the writes, which go on meanwhile; the last comes behind
+ * them. */
+double ceiling_disk_write_s(const char *path, uint64_t bytes, unsigned depth, const void *memory,
+                            uint64_t memory_bytes, unsigned n_syncs);
 /* Bytes of that file; 0: none, or no O_DIRECT. */
 uint64_t ceiling_disk_file_bytes(const char *dir);
 

@@ -1,306 +1,251 @@
 /*
  * Restore from disk against the same file's ceiling.
  *
- *   disk_restore [--io auto|uring|pread] DIR [MIB [ROUNDS]]
+ *   disk_restore [--io auto|uring|pread] [--chunk KIB] [--inflight MIB] [--turnover N] [--prefill MODEL] DIR
+ *                [MIB [ROUNDS]]
  *
  * DIR is made (remove it afterwards); 1024 MiB, 5 rounds; the I/O engine that can be had.
  *
  * Writes MIB of spans (pages of 360 KiB, as SmolLM2's), then alternates two measurements: the ceiling, 1 MiB
- * O_DIRECT reads of the volume and nothing else, the faster of 8 and 96 in flight, through io_uring where it
- * can be had, whatever engine the store has; and one restore of all spans, every header, id and checksum
- * verified. The disk drifts between rounds, so the ratio is taken within each round and the median is what
- * counts.
+ * O_DIRECT reads of the volume into the same memory and nothing else, through io_uring, with 2, 4 and 8 in
+ * flight (GB/s of each are printed; the one with the highest median is the ceiling); and one restore of all
+ * spans, every header, id and checksum verified.
+ *
+ * --turnover N: every other span has a random number of pages, the budget is what they take and 5 % more, and
+ * before the rounds spans are deleted in random order and written again until N times the budget has been
+ * written; so what is read lies in whatever pieces were free.
+ * --prefill MODEL: the same once more while two threads prefill with the real kernels, with their speed alone
+ * and beside the restores.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
+#include "bench/busy.h"
+#include "bench/ceiling.h"
+#include "bench/clock.h"
+#include "bench/disk_spans.h"
+#include "bench/numbers.h"
+#include "formats/record.h"
+
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "bench/clock.h"
-#include "cachestore/io/io.h"
-#include "cachestore/tier_disk.h"
-#include "formats/record.h"
+enum { ROUNDS_MAX = 100, BUSY_REPEATS = 6 };
 
-enum { PAGE_TOKENS = 16, PAGE_BYTES = 368640, READ_BYTES = 1 << 20, DEPTH_MAX = 96, ROUNDS_MAX = 100 };
-
-struct bench {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    unsigned done, failed;
-    uint32_t n_spans, span_pages;
-    uint8_t *memory;
-    void **pages;
-    uint32_t *ids;
-    struct tier_write *writes;
-    struct tier_read *reads;
-    struct tier_disk *tier;
+struct settings {
+    const char *dir, *model;
+    enum cs_io_engine io;
+    uint32_t chunk_kib, inflight_mib, turnover, mib, rounds;
 };
 
-static void count(struct bench *b, enum tier_result result)
-{
-    pthread_mutex_lock(&b->lock);
-    b->done++;
-    b->failed += result != TIER_OK;
-    pthread_cond_broadcast(&b->changed);
-    pthread_mutex_unlock(&b->lock);
-}
+static const unsigned depths[] = {2, 4, 8};
+enum { N_DEPTHS = sizeof depths / sizeof *depths };
 
-static void on_durable(void *ctx, struct tier_write *w, enum tier_result result)
+static int measure(struct disk_spans *b, const struct settings *s, bool busy)
 {
-    (void)w;
-    count(ctx, result);
-}
-
-static void on_read(void *ctx, struct tier_read *r, enum tier_result result)
-{
-    (void)r;
-    count(ctx, result);
-}
-
-static int wait_for(struct bench *b, unsigned n)
-{
-    pthread_mutex_lock(&b->lock);
-    while (b->done < n)
-        pthread_cond_wait(&b->changed, &b->lock);
-    int rc = b->failed == 0 ? 0 : -1;
-    b->done = b->failed = 0;
-    pthread_mutex_unlock(&b->lock);
-    return rc;
-}
-
-static int write_all(struct bench *b)
-{
-    for (uint32_t i = 0; i < b->n_spans; i++) {
-        b->writes[i] = (struct tier_write){.record = {.id = tier_disk_next_id(b->tier),
-                                                      .kind = RECORD_SPAN,
-                                                      .key = {i, 1},
-                                                      .n_pages = b->span_pages,
-                                                      .ids = b->ids},
-                                           .pages = b->pages + (size_t)i * b->span_pages,
-                                           .durable = on_durable,
-                                           .ctx = b};
-        tier_disk_write(b->tier, &b->writes[i]);
-    }
-    tier_disk_kick(b->tier);
-    return wait_for(b, b->n_spans);
-}
-
-static int restore_all(struct bench *b)
-{
-    struct tier_read **list = malloc(b->n_spans * sizeof(struct tier_read *));
-    if (list == NULL)
-        return -1;
-    for (uint32_t i = 0; i < b->n_spans; i++) {
-        b->reads[i] = (struct tier_read){.record = b->writes[i].record,
-                                         .n_pages = b->span_pages,
-                                         .pages = b->writes[i].pages,
-                                         .done = on_read,
-                                         .ctx = b};
-        list[i] = &b->reads[i];
-    }
-    tier_disk_read(b->tier, list, b->n_spans);
-    int rc = wait_for(b, b->n_spans);
-    free(list);
-    return rc;
-}
-
-struct raw {
-    struct io_op op;
-    struct iovec iov;
-    struct raw_run *run;
-};
-struct raw_run {
-    struct io *io;
-    int fd, error;
-    uint64_t next, end;
-    uint8_t *memory;
-};
-
-static void raw_next(struct raw *r);
-static void raw_done(struct io_op *op, int result)
-{
-    struct raw *r = op->ctx;
-    if (result < 0)
-        r->run->error = result;
-    else
-        raw_next(r);
-}
-
-static void raw_next(struct raw *r)
-{
-    struct raw_run *run = r->run;
-    if (run->next + READ_BYTES > run->end)
-        return;
-    r->iov = (struct iovec){.iov_base = run->memory + run->next, .iov_len = READ_BYTES};
-    r->op = (struct io_op){.kind = IO_READ,
-                           .fd = run->fd,
-                           .offset = run->next,
-                           .iov = &r->iov,
-                           .n_iov = 1,
-                           .bytes = READ_BYTES,
-                           .done = raw_done,
-                           .ctx = r};
-    run->next += READ_BYTES;
-    io_add(run->io, &r->op);
-}
-
-/* Reads the first `bytes` of the volume; seconds, or negative. */
-static double read_raw(const char *path, uint8_t *memory, uint64_t bytes, int depth)
-{
-    struct raw reads[DEPTH_MAX];
-    struct raw_run run = {.memory = memory, .end = bytes};
-    struct io_engine *engine;
-    char reason[160];
-    run.fd = open(path, O_RDONLY | O_DIRECT);
-    if (run.fd < 0 || io_engine_open(CS_IO_AUTO, &engine, reason, sizeof reason) != 0)
-        return -1;
-    run.io = io_open(engine, 96u << 20);
-    if (run.io == NULL)
-        return -1;
-    double start = wall_s();
-    for (int i = 0; i < depth; i++) {
-        reads[i].run = &run;
-        raw_next(&reads[i]);
-    }
-    while (io_pending(run.io) > 0)
-        io_run(run.io, -1);
-    double seconds = wall_s() - start;
-    io_close(run.io);
-    close(run.fd);
-    return run.error == 0 ? seconds : -1;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static int measure(struct bench *b, const char *dir, unsigned rounds)
-{
-    char path[512];
-    double ratio[ROUNDS_MAX];
-    uint64_t payload = (uint64_t)b->n_spans * b->span_pages * PAGE_BYTES;
-    snprintf(path, sizeof path, "%s/volume.000", dir);
-    for (unsigned i = 0; i < rounds; i++) {
-        double shallow = read_raw(path, b->memory, payload, 8);
-        double deep = read_raw(path, b->memory, payload, DEPTH_MAX);
-        double raw = shallow < deep ? shallow : deep;
+    double raw[N_DEPTHS][ROUNDS_MAX], restore[ROUNDS_MAX], prefill[ROUNDS_MAX], cores[ROUNDS_MAX];
+    unsigned repeats = busy ? BUSY_REPEATS : 1, best = 0;
+    double bytes = (double)b->bytes, ceiling = 0;
+    for (unsigned i = 0; i < s->rounds; i++) {
         struct cs_stats before = {0}, after = {0};
-        tier_disk_stats(b->tier, &before);
-        double start = wall_s(), cpu = cpu_s();
-        if (shallow < 0 || deep < 0 || restore_all(b) != 0)
-            return -1;
-        double seconds = wall_s() - start;
-        cpu = cpu_s() - cpu;
-        tier_disk_stats(b->tier, &after);
-        double ceiling = (double)payload / raw * 1e-9, speed = (double)payload / seconds * 1e-9;
-        ratio[i] = speed / ceiling;
-        printf("round %u   ceiling %.2f GB/s   restore %.2f GB/s   %.0f %%   %.2f cores   %llu requests in "
-               "%llu calls\n",
-               i + 1, ceiling, speed, 100 * ratio[i], cpu / seconds,
-               (unsigned long long)(after.sqes - before.sqes),
-               (unsigned long long)(after.submissions - before.submissions));
-    }
-    qsort(ratio, rounds, sizeof *ratio, by_value);
-    printf("median    %.0f %% of the ceiling (%u spans of %u pages, %.0f MiB)\n", 100 * ratio[rounds / 2],
-           b->n_spans, b->span_pages, (double)payload / (1 << 20));
-    return 0;
-}
-
-static void print_log(void *ctx, enum cs_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    fprintf(stderr, "%s\n", line);
-}
-
-static int setup(struct bench *b, uint64_t bytes)
-{
-    b->span_pages = fmt_record_pages_per_span(4 << 20, PAGE_TOKENS, PAGE_BYTES, 256 << 10);
-    b->n_spans = (uint32_t)(bytes / PAGE_BYTES / b->span_pages) + 1;
-    size_t n_pages = (size_t)b->n_spans * b->span_pages, arena = n_pages * PAGE_BYTES;
-    b->memory = mmap(NULL, arena + (2u << 20), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    b->pages = calloc(n_pages, sizeof *b->pages);
-    b->ids = calloc((size_t)b->span_pages * PAGE_TOKENS, sizeof *b->ids);
-    b->writes = calloc(b->n_spans, sizeof *b->writes);
-    b->reads = calloc(b->n_spans, sizeof *b->reads);
-    if (b->memory == MAP_FAILED || b->pages == NULL || b->ids == NULL || b->writes == NULL ||
-        b->reads == NULL)
-        return -1;
-    madvise(b->memory, arena + (2u << 20), MADV_HUGEPAGE);
-    uint64_t x = 1;
-    for (size_t i = 0; i < arena / 8; i++) {
-        x = x * 6364136223846793005ull + 1442695040888963407ull;
-        ((uint64_t *)(void *)b->memory)[i] = x;
-    }
-    for (size_t i = 0; i < n_pages; i++)
-        b->pages[i] = b->memory + i * PAGE_BYTES;
-    return 0;
-}
-
-static bool engine_by_name(const char *name, enum cs_io_engine *out)
-{
-    static const char *const names[] = {
-        [CS_IO_AUTO] = "auto", [CS_IO_URING] = "uring", [CS_IO_PREAD] = "pread"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            *out = (enum cs_io_engine)i;
-            return true;
+        printf("round %-3u", i + 1);
+        for (unsigned k = 0; k < N_DEPTHS; k++) {
+            double seconds = ceiling_disk_read_s(s->dir, b->bytes, depths[k], b->memory, b->bytes);
+            if (seconds == 0)
+                return -1;
+            raw[k][i] = bytes / seconds * 1e-9;
+            printf(" %.2f", raw[k][i]);
         }
+        tier_disk_stats(b->tier, &before);
+        uint64_t tokens = busy_tokens();
+        double start = wall_s(), cpu = cpu_s();
+        for (unsigned k = 0; k < repeats; k++)
+            if (disk_spans_read(b) != 0)
+                return -1;
+        double seconds = wall_s() - start;
+        tier_disk_stats(b->tier, &after);
+        cores[i] = (cpu_s() - cpu) / seconds;
+        prefill[i] = (double)(busy_tokens() - tokens) / seconds;
+        restore[i] = bytes * repeats / seconds * 1e-9;
+        printf("   restore %.2f GB/s", restore[i]);
+        if (busy)
+            printf("   prefill %.0f tokens/s", prefill[i]);
+        else
+            printf("   %.2f cores", cores[i]);
+        printf("   %llu requests in %llu calls\n", (unsigned long long)(after.sqes - before.sqes) / repeats,
+               (unsigned long long)(after.submissions - before.submissions) / repeats);
     }
-    return false;
+    for (unsigned k = 0; k < N_DEPTHS; k++) {
+        double middle = median(raw[k], s->rounds);
+        best = middle > ceiling ? k : best;
+        ceiling = middle > ceiling ? middle : ceiling;
+    }
+    double speed = median(restore, s->rounds);
+    printf("%s: ceiling %.2f GB/s (%u in flight), restore %.2f GB/s (%.2f to %.2f), %.0f %%",
+           busy ? "beside prefill" : "medians", ceiling, depths[best], speed, restore[0],
+           restore[s->rounds - 1], 100 * speed / ceiling);
+    if (busy)
+        printf(", prefill %.0f tokens/s\n", median(prefill, s->rounds));
+    else
+        printf(", %.2f cores\n", median(cores, s->rounds));
+    return 0;
+}
+
+static double prefill_alone(double seconds)
+{
+    uint64_t tokens = busy_tokens();
+    double start = wall_s();
+    usleep((useconds_t)(seconds * 1e6));
+    return (double)(busy_tokens() - tokens) / (wall_s() - start);
+}
+
+static int beside_prefill(struct disk_spans *b, const struct settings *s)
+{
+    if (busy_open(s->model, 2) != 0)
+        return -1;
+    double seconds = s->mib < 64 ? 0.2 : 5;
+    busy_run(1);
+    (void)prefill_alone(seconds / 5); /* warm */
+    double before = prefill_alone(seconds);
+    int rc = measure(b, s, true);
+    double after = prefill_alone(seconds);
+    busy_run(0);
+    printf("prefill alone, before and after: %.0f, %.0f tokens/s\n", before, after);
+    busy_close();
+    return rc;
+}
+
+/* Deletes and writes until `bytes` have been written. */
+static int turn_over(struct disk_spans *b, uint64_t bytes)
+{
+    uint64_t x = 7, written = 0;
+    unsigned under_way = 0;
+    double start = wall_s();
+    while (written < bytes) {
+        x = x * 6364136223846793005ull + 1442695040888963407ull;
+        uint32_t i = (uint32_t)((x >> 33) % b->n);
+        /* One that is being written now cannot be written again: a few at a time, then all of them end. */
+        if (b->writes[i].ctx == NULL)
+            continue;
+        tier_disk_delete(b->tier, b->writes[i].record.id);
+        b->writes[i].ctx = NULL;
+        written += tier_disk_record_bytes(b->tier, RECORD_SPAN, b->first[i + 1] - b->first[i]);
+        if (++under_way < b->n / 8 + 1 && written < bytes)
+            continue;
+        for (uint32_t k = 0; k < b->n; k++)
+            if (b->writes[k].ctx == NULL)
+                disk_spans_write_one(b, k);
+        tier_disk_kick(b->tier);
+        if (disk_spans_wait(b, under_way) != 0)
+            return -1;
+        under_way = 0;
+    }
+    struct cs_stats st = {0};
+    tier_disk_stats(b->tier, &st);
+    printf("turned over: %.1f times the budget written at %.2f GB/s\n",
+           (double)written / (double)st.disk_budget, (double)written / (wall_s() - start) * 1e-9);
+    return 0;
+}
+
+static int run(struct disk_spans *b, const struct settings *s)
+{
+    double start = wall_s();
+    int rc = disk_spans_write(b);
+    if (rc == 0)
+        printf("written and durable at %.2f GB/s\n", (double)b->bytes / (wall_s() - start) * 1e-9);
+    if (rc == 0 && s->turnover > 0)
+        rc = turn_over(b, s->turnover * b->config.disk_bytes);
+    if (rc == 0) {
+        struct cs_stats st = {0};
+        tier_disk_stats(b->tier, &st);
+        printf("%u spans of up to %u pages, %.0f MiB; %.1f %% of the disk's room is free\n", b->n,
+               b->span_pages, (double)b->bytes / (1 << 20),
+               100.0 * (double)tier_disk_free_bytes(b->tier) / (double)st.disk_budget);
+        rc = measure(b, s, false);
+    }
+    if (rc == 0 && s->model)
+        rc = beside_prefill(b, s);
+    return rc;
+}
+
+/* Bytes that all spans take on disk. */
+static uint64_t taken_bytes(const struct disk_spans *b, uint64_t chunk)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < b->n; i++)
+        sum +=
+            (4096 + (uint64_t)(b->first[i + 1] - b->first[i]) * SPANS_PAGE_BYTES + chunk - 1) / chunk * chunk;
+    return sum;
+}
+
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: disk_restore [--io auto|uring|pread] [--chunk KIB] [--inflight MIB] [--turnover N] "
+            "[--prefill MODEL] DIR [MIB [ROUNDS]]\n");
+    return 2;
+}
+
+static bool parse(int argc, char **argv, struct settings *s)
+{
+    static const struct option options[] = {
+        {"io", required_argument, NULL, 'i'},       {"chunk", required_argument, NULL, 'c'},
+        {"inflight", required_argument, NULL, 'f'}, {"turnover", required_argument, NULL, 't'},
+        {"prefill", required_argument, NULL, 'p'},  {NULL, 0, NULL, 0}};
+    bool ok = true;
+    for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'i')
+            ok = disk_spans_engine(optarg, &s->io);
+        else if (c == 'c')
+            ok = parse_number(optarg, 4, 1 << 20, &s->chunk_kib);
+        else if (c == 'f')
+            ok = parse_number(optarg, 1, 4096, &s->inflight_mib);
+        else if (c == 't')
+            ok = parse_number(optarg, 1, 1000, &s->turnover);
+        else if (c == 'p')
+            s->model = optarg;
+        else
+            ok = false;
+    }
+    int n = argc - optind;
+    ok = ok && n >= 1 && n <= 3;
+    if (ok)
+        s->dir = argv[optind];
+    if (ok && n > 1)
+        ok = parse_number(argv[optind + 1], 1, 1 << 20, &s->mib);
+    if (ok && n > 2)
+        ok = parse_number(argv[optind + 2], 1, ROUNDS_MAX, &s->rounds);
+    return ok;
 }
 
 int main(int argc, char **argv)
 {
-    enum cs_io_engine io_engine = CS_IO_AUTO;
-    bool usage = false;
-    if (argc > 2 && strcmp(argv[1], "--io") == 0) {
-        usage = !engine_by_name(argv[2], &io_engine);
-        argc -= 2;
-        argv += 2;
-    }
-    if (usage || argc < 2 || argc > 4) {
-        fprintf(stderr, "usage: disk_restore [--io auto|uring|pread] DIR [MIB [ROUNDS]]\n");
-        return 2;
-    }
-    uint64_t bytes = (argc > 2 ? strtoull(argv[2], NULL, 10) : 1024) << 20;
-    unsigned rounds = argc > 3 ? (unsigned)strtoul(argv[3], NULL, 10) : 5;
-    if (rounds == 0 || rounds > ROUNDS_MAX || bytes == 0) {
-        fprintf(stderr, "disk_restore: 1 to %d rounds of at least 1 MiB\n", ROUNDS_MAX);
-        return 2;
-    }
-    static struct bench b = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    struct cs_config config = {.page_tokens = PAGE_TOKENS,
-                               .page_bytes = PAGE_BYTES,
-                               .disk_dir = argv[1],
-                               .disk_bytes = bytes + bytes / 4 + (256u << 20),
-                               .io_engine = io_engine,
-                               .log = print_log};
-    struct tier_disk_events none = {0};
-    uint8_t secret[16];
-    char err[256] = "out of memory";
-    int rc = setup(&b, bytes);
-    if (rc == 0)
-        rc = tier_disk_open(&config, &none, &b.tier, secret, err, sizeof err);
+    struct settings s = {.mib = 1024, .rounds = 5};
+    if (!parse(argc, argv, &s))
+        return usage();
+    static struct disk_spans b;
+    uint64_t bytes = (uint64_t)s.mib << 20;
+    struct cs_config config = {.page_tokens = SPANS_PAGE_TOKENS,
+                               .page_bytes = SPANS_PAGE_BYTES,
+                               .disk_dir = s.dir,
+                               .disk_bytes = bytes + bytes / 2 + (64u << 20),
+                               .io_engine = s.io,
+                               .chunk_bytes = (uint64_t)s.chunk_kib << 10,
+                               .inflight_bytes = (uint64_t)s.inflight_mib << 20};
+    int rc = disk_spans_make(&b, &config, bytes, s.turnover > 0);
     if (rc != 0) {
-        fprintf(stderr, "disk_restore: %s\n", err);
+        fprintf(stderr, "disk_restore: out of memory\n");
         return 1;
     }
-    double start = wall_s();
-    rc = write_all(&b);
-    if (rc == 0) {
-        double payload = (double)b.n_spans * b.span_pages * PAGE_BYTES;
-        printf("written and durable at %.2f GB/s\n", payload / (wall_s() - start) * 1e-9);
-        rc = measure(&b, argv[1], rounds);
+    if (s.turnover > 0) { /* the catalogue has its share, 1/64 and 8 MiB at least */
+        uint64_t chunk = s.chunk_kib ? (uint64_t)s.chunk_kib << 10 : FMT_RECORD_CHUNK_BYTES,
+                 volumes = taken_bytes(&b, chunk) / 20 * 21;
+        b.config.disk_bytes = volumes + (volumes / 63 > (8u << 20) ? volumes / 63 : 8u << 20) + 4096;
     }
-    tier_disk_close(b.tier, 10000);
+    if (disk_spans_open(&b) != CS_OK)
+        return 1;
+    rc = run(&b, &s);
+    disk_spans_close(&b);
     if (rc != 0)
         fprintf(stderr, "disk_restore: a request failed\n");
     return rc == 0 ? 0 : 1;

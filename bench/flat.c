@@ -81,7 +81,7 @@ static double volume_ms(const char *dir)
 {
     if (ceiling_disk_file_bytes(dir) < (uint64_t)TOTAL_BYTES)
         die("no volume as large as what it has to hold");
-    double s = ceiling_disk_read_s(dir, (uint64_t)TOTAL_BYTES);
+    double s = ceiling_disk_read_s(dir, (uint64_t)TOTAL_BYTES, 64, NULL, 0);
     if (s <= 0)
         die("no volume to read with O_DIRECT");
     return s * 1e3;

@@ -269,7 +269,7 @@ void bench_restart(const struct settings *s, const struct geometry *g)
         ask(e, i + 1, &talks[i], &a);
         cs_stats_get(eng_engine_store(e), &after);
         uint64_t bytes = after.bytes_read - before.bytes_read;
-        double reading = ceiling_disk_read_s(dir, bytes);
+        double reading = ceiling_disk_read_s(dir, bytes, 64, NULL, 0);
         if (reading <= 0)
             die("nothing in %s can be read with O_DIRECT: there is no ceiling", dir);
         printf("| %u | %llu | %.1f | %u | %u | %.1f | %.1f | %.1f | %.1f |\n", cuts[i],

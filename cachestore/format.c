@@ -17,8 +17,6 @@
 #include "cachestore/store_file.h"
 #include "cachestore/volumes.h"
 
-enum { DEFAULT_CHUNK_BYTES = 256 << 10 };
-
 static bool is_of_a_store(const char *name)
 {
     static const char *const names[] = {".", "..", "STORE", "STORE.new", "catalog", "lost+found"};
@@ -76,7 +74,7 @@ int cs_format(const char *dir, uint64_t chunk_bytes, bool replace, char *err, si
     struct store_file store;
     int dir_fd = -1;
     if (chunk_bytes == 0)
-        chunk_bytes = DEFAULT_CHUNK_BYTES;
+        chunk_bytes = FMT_RECORD_CHUNK_BYTES;
     if (chunk_bytes < FMT_RECORD_CHUNK_BYTES_MIN || chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX ||
         (chunk_bytes & (chunk_bytes - 1)) != 0) {
         snprintf(err, err_len, "chunks must be a power of two from %u to %u bytes",

@@ -20,7 +20,6 @@
 #define MIN_INDEX_BYTES             (16ull << 20)
 #define INDEX_SHARE                 64 /* of the arena's and the disk's bytes, where nothing is said */
 #define DEFAULT_SPAN_BYTES          (4ull << 20)
-#define DEFAULT_CHUNK_BYTES         (256u << 10)
 #define PINNED_SHARE                8 /* of the arena, for pages being written */
 #define HOST_LEAST_SPANS            16
 #define DEFAULT_CHECKPOINTS_A_PATH  8
@@ -169,9 +168,9 @@ static int keeper_start(struct cs_store *s)
 
 static uint32_t pages_per_span(const struct cs_config *c)
 {
-    uint32_t n = fmt_record_pages_per_span(c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES, c->page_tokens,
-                                           c->page_bytes,
-                                           c->chunk_bytes ? (uint32_t)c->chunk_bytes : DEFAULT_CHUNK_BYTES);
+    uint32_t n = fmt_record_pages_per_span(
+        c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES, c->page_tokens, c->page_bytes,
+        c->chunk_bytes ? (uint32_t)c->chunk_bytes : FMT_RECORD_CHUNK_BYTES);
     return n ? n : 1; /* without a disk any page will do */
 }
 

@@ -51,7 +51,7 @@ static int configure(struct tier_disk *t, const struct cs_config *c, char *err, 
 
 static int store_ready(struct tier_disk *t, const struct cs_config *c, char *err, size_t err_len)
 {
-    uint64_t chunk_bytes = or_default(c->chunk_bytes, 256u << 10);
+    uint64_t chunk_bytes = or_default(c->chunk_bytes, FMT_RECORD_CHUNK_BYTES);
     int rc = store_file_read(t->dir_fd, &t->store, err, err_len);
     if (rc == CS_ENOTFOUND) {
         if (chunk_bytes < FMT_RECORD_CHUNK_BYTES_MIN || chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX ||

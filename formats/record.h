@@ -27,7 +27,8 @@
 #define FMT_RECORD_PAGE_BYTES_MAX  (1ull << 30)
 #define FMT_RECORD_CHUNK_BYTES_MIN 4096u
 #define FMT_RECORD_CHUNK_BYTES_MAX (1u << 30)
-#define FMT_RECORD_FLAGS_MAX       3u /* of a checkpoint */
+#define FMT_RECORD_CHUNK_BYTES     (256u << 10) /* where nobody says otherwise */
+#define FMT_RECORD_FLAGS_MAX       3u           /* of a checkpoint */
 
 enum {
     FMT_RECORD_OK = 0,
