@@ -1,18 +1,25 @@
 /*
- * Law 1 (flat): the same 64 MiB, published and restored as 1, 64 and 512 messages in one publish, and as a
- * path built by 400 publishes. Beside each restore stands what the same disk gives at best for O_DIRECT reads
- * of the same volume file: the fastest of those between the rounds of the same run.
+ * Law 1 (flat): the same 64 MiB, published and restored as 1, 64, 512 and 4,096 messages in one publish, and
+ * as paths built by many publishes: of two pages each, and of one page or two. Beside it stands what the same
+ * disk gives at best for O_DIRECT reads of the same bytes from the volume file.
  *
- *   build/bench/flat [DIR] [ROUNDS]      DIR: where the stores are made (default: the current directory)
+ *   flat [--io auto|uring|pread] [--chunk KIB] [--inflight MIB] [--mib N] DIR [ROUNDS [RESTORES]]
  *
- * A message is a note here, as the engine publishes it: the store knows no messages beside those. Reads land
- * in the pages that sequences use: there is no copy to count.
+ * DIR: where the stores are made. 9 rounds: in each, every variant publishes into a new store; that store is
+ * opened and read RESTORES (3) times, variants in turns. A message is a note here, as the engine publishes
+ * it: the store knows no messages beside those.
+ *
+ * Counted beside the times: requests to the I/O engine, calls that handed them over, other system calls that
+ * read or write (/proc/self/io; RocksDB's), rows of the catalogue, copies by a device (none here: reads land
+ * in the pages that sequences use).
  */
 #include "bench/ceiling.h"
 #include "bench/clock.h"
+#include "bench/disk_spans.h"
 #include "bench/numbers.h"
 #include "cachestore/cachestore.h"
 
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,24 +28,37 @@
 enum {
     PAGE_TOKENS = 16,
     PAGE_BYTES = 128 << 10,
-    N_PAGES = 512,
-    N_TOKENS = N_PAGES * PAGE_TOKENS,
     NOTE_BYTES = 64,
-    MAX_ROUNDS = 51,
+    MESSAGES_MAX = 4096,
+    MAX_ROUNDS = 101,
+    MAX_RESTORES = 10,
     FLUSH_MS = 60000
 };
 
-#define TOTAL_BYTES ((double)N_PAGES * PAGE_BYTES)
+struct work {
+    double ms[MAX_ROUNDS * MAX_RESTORES];
+    size_t n;
+    uint64_t sqes, submissions, calls, rows, copies, spans;
+};
 
 struct variant {
     const char *name;
-    size_t n_publishes, n_messages;
-    double publish_ms[MAX_ROUNDS], durable_ms[MAX_ROUNDS], restore_ms[MAX_ROUNDS];
-    struct cs_stats wrote, read;
+    size_t n_publishes, n_messages; /* 0: one page each */
+    char dir[4096];
+    double publish_ms[MAX_ROUNDS];
+    struct work durable, restore;
 };
 
-static uint32_t ids[N_TOKENS + 1];
-static double ceiling_ms; /* the least reading; 0: none yet */
+struct settings {
+    const char *base;
+    enum cs_io_engine io;
+    uint32_t chunk_kib, inflight_mib, mib, rounds, restores;
+    size_t n_pages, n_tokens;
+};
+
+static uint32_t *ids;
+static double ceiling_ms[2 * MAX_ROUNDS];
+static size_t n_ceilings;
 
 static void die(const char *what)
 {
@@ -46,14 +66,17 @@ static void die(const char *what)
     exit(1);
 }
 
-static struct cs_store *open_store(const char *dir)
+static struct cs_store *open_store(const struct settings *set, const char *dir)
 {
     struct cs_config c = {.page_tokens = PAGE_TOKENS,
                           .page_bytes = PAGE_BYTES,
-                          .arena_bytes = 256u << 20,
+                          .arena_bytes = 4ull * set->mib << 20,
                           .disk_dir = dir,
-                          .disk_bytes = 512u << 20,
-                          .extent_bytes = 128u << 20};
+                          .disk_bytes = (4ull * set->mib << 20) + (64u << 20),
+                          .extent_bytes = 128u << 20,
+                          .chunk_bytes = (uint64_t)set->chunk_kib << 10,
+                          .inflight_bytes = (uint64_t)set->inflight_mib << 20,
+                          .io_engine = set->io};
     struct cs_store *s;
     char err[256] = "";
     if (cs_open(&c, &s, err, sizeof err) != CS_OK)
@@ -63,6 +86,39 @@ static struct cs_store *open_store(const char *dir)
     if (!st.disk_on)
         die("the disk tier is off");
     return s;
+}
+
+/* System calls of this process that read or write, io_uring's excepted; this one counts, too. */
+static uint64_t calls_now(void)
+{
+    unsigned long long r = 0, w = 0;
+    FILE *f = fopen("/proc/self/io", "r");
+    char line[128];
+    while (f && fgets(line, sizeof line, f)) {
+        (void)sscanf(line, "syscr: %llu", &r);
+        (void)sscanf(line, "syscw: %llu", &w);
+    }
+    if (f)
+        fclose(f);
+    return r + w;
+}
+
+/* What has been counted since *b, which begins anew. */
+static void count(struct cs_store *s, struct work *w, struct cs_stats *b, uint64_t *calls)
+{
+    struct cs_stats a;
+    uint64_t now = calls_now();
+    cs_stats_get(s, &a);
+    if (w) {
+        w->sqes = a.sqes - b->sqes;
+        w->submissions = a.submissions - b->submissions;
+        w->calls = now - *calls;
+        w->rows = a.catalog_rows - b->catalog_rows;
+        w->copies = a.copies - b->copies;
+        w->spans = a.publish_spans - b->publish_spans;
+    }
+    *b = a;
+    *calls = now;
 }
 
 static struct cs_sequence *open_settled(struct cs_store *s, size_t n)
@@ -76,75 +132,135 @@ static struct cs_sequence *open_settled(struct cs_store *s, size_t n)
     return q;
 }
 
-/* As many bytes as a restore reads, from the volume file, as fast as O_DIRECT gives them. */
-static double volume_ms(const char *dir)
+/* A sequence with all pages of its own, filled; so their memory is backed, too. */
+static struct cs_sequence *fill(const struct settings *set, struct cs_store *s, unsigned add)
 {
-    if (ceiling_disk_file_bytes(dir) < (uint64_t)TOTAL_BYTES)
-        die("no volume as large as what it has to hold");
-    double s = ceiling_disk_read_s(dir, (uint64_t)TOTAL_BYTES, 64, NULL, 0);
-    if (s <= 0)
-        die("no volume to read with O_DIRECT");
-    return s * 1e3;
+    struct cs_sequence *q = open_settled(s, 1);
+    if (cs_sequence_grow(q, set->n_tokens) != CS_OK)
+        die("grow");
+    for (size_t p = 0; p < set->n_pages; p++)
+        memset(cs_sequence_pages(q)[p], (int)(p + add), PAGE_BYTES);
+    return q;
 }
 
-static void run_round(struct variant *v, const char *dir, int round)
+static void publish(const struct settings *set, struct variant *v, size_t round)
 {
-    struct cs_store *s = open_store(dir);
-    struct cs_sequence *q = open_settled(s, 1);
-    if (cs_sequence_grow(q, N_TOKENS) != CS_OK)
-        die("grow");
-    for (size_t p = 0; p < N_PAGES; p++)
-        memset(cs_sequence_pages(q)[p], (int)p + 1, PAGE_BYTES);
-    static char text[NOTE_BYTES];
-    struct cs_note *notes = calloc(v->n_messages, sizeof *notes);
-    if (!notes)
-        die("memory");
-    for (size_t i = 0; i < v->n_messages; i++)
+    static const char text[NOTE_BYTES];
+    static struct cs_note notes[MESSAGES_MAX];
+    struct cs_store *s = open_store(set, v->dir);
+    struct cs_sequence *q = fill(set, s, 1);
+    size_t n_publishes = v->n_publishes ? v->n_publishes : set->n_pages,
+           n_messages = v->n_messages ? v->n_messages : set->n_pages;
+    if (n_publishes > set->n_pages)
+        n_publishes = set->n_pages;
+    if (n_messages > MESSAGES_MAX)
+        die("too many messages");
+    for (size_t i = 0; i < n_messages; i++)
         notes[i] = (struct cs_note){.key = {i + 1, 1}, .data = text, .len = NOTE_BYTES};
+    struct cs_stats before;
+    uint64_t calls;
+    count(s, NULL, &before, &calls);
     double start = wall_s();
-    for (size_t k = 1; k <= v->n_publishes; k++) {
-        size_t from = (k - 1) * v->n_messages / v->n_publishes, to = k * v->n_messages / v->n_publishes;
-        if (cs_sequence_publish(q, ids, N_TOKENS * k / v->n_publishes, notes + from, to - from) != CS_OK)
+    for (size_t k = 1; k <= n_publishes; k++) {
+        size_t from = (k - 1) * n_messages / n_publishes, to = k * n_messages / n_publishes;
+        size_t pages = set->n_pages * k / n_publishes;
+        if (cs_sequence_publish(q, ids, pages * PAGE_TOKENS, notes + from, to - from) != CS_OK)
             die("publish");
     }
     v->publish_ms[round] = (wall_s() - start) * 1e3;
     if (cs_flush(s, FLUSH_MS) != CS_OK)
         die("flush");
-    v->durable_ms[round] = (wall_s() - start) * 1e3;
-    cs_stats_get(s, &v->wrote);
+    v->durable.ms[v->durable.n++] = (wall_s() - start) * 1e3;
+    count(s, &v->durable, &before, &calls);
     cs_sequence_close(q);
     cs_close(s, FLUSH_MS);
-    free(notes);
+}
 
-    /* Small records leave parts of their chunks unwritten, and holes read faster than any disk. */
-    if (v->n_publishes == 1) {
-        double ms = volume_ms(dir);
-        if (ceiling_ms == 0 || ms < ceiling_ms)
-            ceiling_ms = ms;
-    }
-    s = open_store(dir);
+static void restore(const struct settings *set, struct variant *v)
+{
+    struct cs_store *s = open_store(set, v->dir);
     /* The arena's memory is backed ahead of use; a restore right behind open would measure page faults. */
-    q = open_settled(s, 1);
-    if (cs_sequence_grow(q, N_TOKENS) != CS_OK)
-        die("grow");
-    for (size_t p = 0; p < N_PAGES; p++)
-        memset(cs_sequence_pages(q)[p], 0, PAGE_BYTES);
-    cs_sequence_close(q);
+    cs_sequence_close(fill(set, s, 0));
     struct cs_stats before;
-    cs_stats_get(s, &before);
-    start = wall_s();
-    q = open_settled(s, N_TOKENS + 1);
-    v->restore_ms[round] = (wall_s() - start) * 1e3;
-    cs_stats_get(s, &v->read);
-    v->read.sqes -= before.sqes;
-    v->read.submissions -= before.submissions;
-    if (cs_sequence_n_pages(q) != N_PAGES)
+    uint64_t calls;
+    count(s, NULL, &before, &calls);
+    double start = wall_s();
+    struct cs_sequence *q = open_settled(s, set->n_tokens + 1);
+    v->restore.ms[v->restore.n++] = (wall_s() - start) * 1e3;
+    count(s, &v->restore, &before, &calls);
+    if (cs_sequence_n_pages(q) != set->n_pages)
         die("the restore was not complete");
-    for (size_t p = 0; p < N_PAGES; p++)
+    for (size_t p = 0; p < set->n_pages; p++)
         if (((uint8_t *)cs_sequence_pages(q)[p])[PAGE_BYTES - 1] != (uint8_t)(p + 1))
             die("wrong bytes");
     cs_sequence_close(q);
     cs_close(s, FLUSH_MS);
+}
+
+/* As many bytes as a restore reads, from a volume that has no holes, as fast as O_DIRECT gives them. */
+static void measure_ceiling(const struct settings *set, const struct variant *v)
+{
+    double least = 0;
+    for (unsigned depth = 2; depth <= 8; depth *= 2) {
+        double s = ceiling_disk_read_s(v->dir, (uint64_t)set->mib << 20, depth, NULL, 0);
+        if (s > 0 && (least == 0 || s < least))
+            least = s;
+    }
+    if (least > 0)
+        ceiling_ms[n_ceilings++] = least * 1e3;
+}
+
+static void report(const struct settings *set, struct variant *variants, size_t n)
+{
+    double ceiling = n_ceilings ? median(ceiling_ms, n_ceilings) : 0, first_durable = 0, first_restore = 0;
+    printf("%u MiB in pages of %d KiB, medians of %u rounds, %u restores in each; O_DIRECT reads of the same "
+           "bytes "
+           "from the volume: %.1f ms\n",
+           set->mib, PAGE_BYTES >> 10, set->rounds, set->restores, ceiling);
+    printf("%-16s %9s %9s %8s %6s | %6s %6s %5s %6s %6s %6s | %8s %8s %9s | %5s %6s %5s %6s\n", "", "publish",
+           "durable", "of first", "spans", "SQEs", "submit", "calls", "rows", "copies", "", "restore",
+           "of first", "of ceil.", "SQEs", "submit", "calls", "copies");
+    for (size_t k = 0; k < n; k++) {
+        struct variant *v = &variants[k];
+        double publish_ms = median(v->publish_ms, set->rounds), durable = median(v->durable.ms, v->durable.n),
+               restore_ms = median(v->restore.ms, v->restore.n);
+        if (k == 0) {
+            first_durable = durable;
+            first_restore = restore_ms;
+        }
+        printf("%-16s %6.2f ms %6.1f ms %7.1f%% %6llu | %6llu %6llu %5llu %6llu %6llu %6s | %5.1f ms %7.1f%% "
+               "%8.0f%% | "
+               "%5llu %6llu %5llu %6llu\n",
+               v->name, publish_ms, durable, 100 * durable / first_durable,
+               (unsigned long long)v->durable.spans, (unsigned long long)v->durable.sqes,
+               (unsigned long long)v->durable.submissions, (unsigned long long)v->durable.calls,
+               (unsigned long long)v->durable.rows, (unsigned long long)v->durable.copies, "", restore_ms,
+               100 * restore_ms / first_restore, 100 * ceiling / restore_ms,
+               (unsigned long long)v->restore.sqes, (unsigned long long)v->restore.submissions,
+               (unsigned long long)v->restore.calls, (unsigned long long)v->restore.copies);
+    }
+}
+
+static bool parse(int argc, char **argv, struct settings *s)
+{
+    static const struct option options[] = {{"io", required_argument, NULL, 'i'},
+                                            {"chunk", required_argument, NULL, 'c'},
+                                            {"inflight", required_argument, NULL, 'f'},
+                                            {"mib", required_argument, NULL, 'm'},
+                                            {NULL, 0, NULL, 0}};
+    bool ok = true;
+    for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        ok = c == 'i'   ? disk_spans_engine(optarg, &s->io)
+             : c == 'c' ? parse_number(optarg, 4, 1 << 20, &s->chunk_kib)
+             : c == 'f' ? parse_number(optarg, 1, 4096, &s->inflight_mib)
+             : c == 'm' ? parse_number(optarg, 4, 1024, &s->mib)
+                        : false;
+    int n = argc - optind;
+    ok = ok && n >= 1 && n <= 3;
+    if (ok)
+        s->base = argv[optind];
+    ok = ok && (n < 2 || parse_number(argv[optind + 1], 1, MAX_ROUNDS, &s->rounds));
+    return ok && (n < 3 || parse_number(argv[optind + 2], 1, MAX_RESTORES, &s->restores));
 }
 
 int main(int argc, char **argv)
@@ -153,38 +269,40 @@ int main(int argc, char **argv)
         {.name = "1 message", .n_publishes = 1, .n_messages = 1},
         {.name = "64 messages", .n_publishes = 1, .n_messages = 64},
         {.name = "512 messages", .n_publishes = 1, .n_messages = 512},
+        {.name = "4,096 messages", .n_publishes = 1, .n_messages = 4096},
         {.name = "400 publishes", .n_publishes = 400, .n_messages = 400},
+        {.name = "of two pages", .n_publishes = 256, .n_messages = 256},
     };
-    const size_t n_variants = sizeof variants / sizeof variants[0];
-    const char *base = argc > 1 ? argv[1] : ".";
-    int rounds = argc > 2 ? atoi(argv[2]) : 7;
-    if (rounds < 1 || rounds > MAX_ROUNDS)
-        die("ROUNDS must be 1 to 51");
-    const size_t n_rounds = (size_t)rounds;
-    for (size_t i = 0; i < N_TOKENS; i++)
-        ids[i] = (uint32_t)(i * 2654435761u);
-    for (int r = 0; r < rounds; r++)
-        for (size_t k = 0; k < n_variants; k++) {
-            char dir[4096];
-            snprintf(dir, sizeof dir, "%s/flat-XXXXXX", base);
-            if (!mkdtemp(dir))
-                die("no directory for the store");
-            run_round(&variants[k], dir, r);
-            bench_remove_tree(dir);
-        }
-    printf("%d MiB in pages of %d KiB, medians of %d rounds; O_DIRECT reads of the same bytes from the "
-           "volume, the fastest: %.1f ms\n",
-           (int)(TOTAL_BYTES / (1 << 20)), PAGE_BYTES >> 10, rounds, ceiling_ms);
-    printf("%-14s %10s %10s %10s %10s %6s %6s %9s %11s\n", "", "publish ms", "durable ms", "restore ms",
-           "of ceiling", "spans", "rows", "read SQEs", "submissions");
-    for (size_t k = 0; k < n_variants; k++) {
-        struct variant *v = &variants[k];
-        double restore = median(v->restore_ms, n_rounds);
-        printf("%-14s %10.3f %10.1f %10.1f %9.0f%% %6llu %6llu %9llu %11llu\n", v->name,
-               median(v->publish_ms, n_rounds), median(v->durable_ms, n_rounds), restore,
-               100 * ceiling_ms / restore, (unsigned long long)v->wrote.publish_spans,
-               (unsigned long long)v->wrote.catalog_rows, (unsigned long long)v->read.sqes,
-               (unsigned long long)v->read.submissions);
+    const size_t n = sizeof variants / sizeof variants[0];
+    struct settings set = {.mib = 64, .rounds = 9, .restores = 3};
+    if (!parse(argc, argv, &set)) {
+        fprintf(stderr,
+                "usage: flat [--io auto|uring|pread] [--chunk KIB] [--inflight MIB] [--mib N] DIR [ROUNDS "
+                "[RESTORES]]\n");
+        return 2;
     }
+    set.n_pages = ((size_t)set.mib << 20) / PAGE_BYTES;
+    set.n_tokens = set.n_pages * PAGE_TOKENS;
+    ids = malloc((set.n_tokens + 1) * sizeof *ids);
+    if (!ids)
+        die("memory");
+    for (size_t i = 0; i <= set.n_tokens; i++)
+        ids[i] = (uint32_t)(i * 2654435761u);
+    for (size_t r = 0; r < set.rounds; r++) {
+        for (size_t k = 0; k < n; k++) {
+            snprintf(variants[k].dir, sizeof variants[k].dir, "%s/flat-XXXXXX", set.base);
+            if (!mkdtemp(variants[k].dir))
+                die("no directory for the store");
+            publish(&set, &variants[k], r);
+        }
+        for (size_t i = 0; i < set.restores; i++)
+            for (size_t k = 0; k < n; k++)
+                restore(&set, &variants[(k + r) % n]);
+        measure_ceiling(&set, &variants[0]);
+        for (size_t k = 0; k < n; k++)
+            bench_remove_tree(variants[k].dir);
+    }
+    report(&set, variants, n);
+    free(ids);
     return 0;
 }
