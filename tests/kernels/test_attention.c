@@ -145,7 +145,7 @@ static void check_near(const struct talk *t, const struct shape *s, const float 
     free(p);
 }
 
-/* Instrumented scalar code is fifty times slower: there, fewer tokens, fewer ways and smaller heads. */
+/* Instrumented scalar code is several times slower: there, fewer tokens, fewer ways and smaller heads. */
 #ifdef __SANITIZE_ADDRESS__
 enum { SLOW = 1, WINDOWED_TOKENS = 340, SCALAR_DIM = 64 };
 #else
