@@ -39,7 +39,7 @@ def text_of(words):
 class Record:
     __slots__ = ("kind", "identity", "position", "parent", "keys", "runs", "trusted", "doubtful", "gone",
                  "buried",  # deleted by a process that closed in order
-                 "damaged")  # its chunks were, whatever became of it since
+                 "damaged")  # its chunks were, whatever became of it since: a row that comes back says nothing
 
     def __init__(self, identity, words):
         self.kind, self.position, n = words[2], words[3], words[6]
@@ -282,7 +282,9 @@ class Oracle:
         for record in records:
             if is_done:
                 self.forget(record)
-            elif record.trusted:
+                continue
+            record.damaged = True  # headers go first
+            if record.trusted:
                 self.doubt(record)
         for record in below:
             if record.trusted:
