@@ -125,6 +125,10 @@ static void store_start(struct replay *r, uint32_t group)
     char err[200] = "";
     if (store_open(&c, s->disk_bytes ? &sim_disk_vtable : NULL, &r->store, err, sizeof err) != CS_OK)
         sim_die("%s", err);
+    double two = sim_prefill_s(2), one = sim_prefill_s(1),
+           square = (two - 2 * one) / 2; /* T(n) = a n + c n^2 */
+    if (!getenv("TOKENS") && cs_prefill_cost(r->store, 1e6 * (one - square), 1e6 * square) != CS_OK)
+        sim_die("the cost of prefill");
 }
 
 static void store_end(struct replay *r)

@@ -19,8 +19,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct span *__real_ranks_victim_locked(struct index *ix);
-struct span *__wrap_ranks_victim_locked(struct index *ix);
+struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
 
 struct credit {
     double floor; /* L when it was last used */
@@ -41,59 +41,67 @@ static struct {
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
-static void gather_class(struct span *root)
+static void push(struct span *sp, size_t *n)
+{
+    if (!sp)
+        return;
+    victims.stack = sim_reserve((void *)victims.stack, &victims.stack_capacity, *n, sizeof(struct span *));
+    victims.stack[(*n)++] = sp;
+}
+
+static void gather_class(enum rank_tier tier, struct span *root)
 {
     size_t n = 0;
-    if (root) {
-        victims.stack = sim_reserve((void *)victims.stack, &victims.stack_capacity, n, sizeof(struct span *));
-        victims.stack[n++] = root;
-    }
+    push(root, &n);
     while (n > 0) {
         struct span *sp = victims.stack[--n];
         victims.found = sim_reserve((void *)victims.found, &victims.found_capacity, victims.n_found,
                                     sizeof(struct span *));
         victims.found[victims.n_found++] = sp;
-        struct span *const next[] = {sp->rank.child, sp->rank.next};
-        for (int i = 0; i < 2; i++)
-            if (next[i]) {
-                victims.stack =
-                    sim_reserve((void *)victims.stack, &victims.stack_capacity, n, sizeof(struct span *));
-                victims.stack[n++] = next[i];
-            }
+        push(sp->rank[tier].child[0], &n);
+        push(sp->rank[tier].child[1], &n);
+        push(sp->rank[tier].next, &n);
     }
 }
 
-static void gather(const struct index *ix, bool durable)
+static void gather(const struct index *ix, enum rank_tier tier, int group)
 {
     victims.n_found = 0;
-    for (int octave = WORTH_CLASS_NOTHING + 1; octave < WORTH_CLASS_LAST; octave++)
-        gather_class(ix->ranks.root[durable][octave]);
+    for (int class = WORTH_CLASS_NOTHING + 1; class < WORTH_CLASS_LAST; class ++)
+        gather_class(tier, ix->ranks[tier]->root[group][class]);
 }
 
 /* ---- what they are worth ----------------------------------------------------------------------------- */
 
-/* Tokens up to its end. */
-static uint32_t end_of(const struct index *ix, const struct span *sp)
+/* Pages up to the last one that would go. */
+static uint32_t pages_of(const struct index *ix, enum rank_tier tier, const struct span *sp)
 {
-    return sp->kind == SPAN_CHECKPOINT ? sp->first_position
-                                       : sp->first_position + ranks_pages_to_unused(ix, sp) * ix->page_tokens;
+    return tier == RANK_DEVICE ? ranks_pages_to_unused(ix, sp) : sp->n_pages;
 }
 
-static uint32_t node_of(const struct index *ix, const struct span *sp)
+/* Tokens up to its end. */
+static uint32_t end_of(const struct index *ix, enum rank_tier tier, const struct span *sp)
 {
-    uint32_t n = sp->kind == SPAN_CHECKPOINT ? 1 : ranks_pages_to_unused(ix, sp);
+    return sp->kind == SPAN_CHECKPOINT ? sp->first_position
+                                       : sp->first_position + pages_of(ix, tier, sp) * ix->page_tokens;
+}
+
+static uint32_t node_of(const struct index *ix, enum rank_tier tier, const struct span *sp)
+{
+    uint32_t n = sp->kind == SPAN_CHECKPOINT ? 1 : pages_of(ix, tier, sp);
     return sp->ids[n * ix->page_tokens - 1];
 }
 
-static double greedy_dual(const struct index *ix, const struct span *sp)
+static double greedy_dual(const struct index *ix, enum rank_tier tier, const struct span *sp)
 {
-    const struct credit *c = &victims.credit[node_of(ix, sp)];
-    uint32_t end = end_of(ix, sp), before = end - ix->page_tokens;
-    double blocks = 1;
+    const struct credit *c = &victims.credit[node_of(ix, tier, sp)];
+    uint32_t end = end_of(ix, tier, sp),
+             before = tier == RANK_DEVICE ? end - ix->page_tokens : sp->first_position;
+    double blocks = tier == RANK_DEVICE ? 1 : (double)sp->disk_bytes / (double)ix->arena->stride;
     if (sp->kind == SPAN_CHECKPOINT) {
         const struct span *shallower = ranks_checkpoint_before(sp);
         before = shallower ? shallower->first_position : 0;
-        blocks = sp->n_pages;
+        blocks = tier == RANK_DEVICE ? sp->n_pages : blocks;
         if (sp->parent->useful_depth <= 2 * (sp->parent_ordinal + 1)) /* the end of a path */
             blocks += (double)(end - before) / ix->page_tokens;
     }
@@ -101,16 +109,16 @@ static double greedy_dual(const struct index *ix, const struct span *sp)
 }
 
 /* The least goes. */
-static double worth_of(const struct index *ix, const struct span *sp, uint64_t now_us)
+static double worth_of(const struct index *ix, enum rank_tier tier, const struct span *sp, uint64_t now_us)
 {
     uint64_t age = now_us > sp->last_used ? now_us - sp->last_used : 0;
     switch (victims.policy) {
     case SIM_EXACT:
-        return worth_now(sp->rank.value, age);
+        return worth_now(sp->rank[tier].value, age);
     case SIM_GDSF:
-        return greedy_dual(ix, sp);
+        return greedy_dual(ix, tier, sp);
     case SIM_FUTURE:
-        return -(double)sim_uses_next(victims.uses, node_of(ix, sp), victims.now);
+        return -(double)sim_uses_next(victims.uses, node_of(ix, tier, sp), victims.now);
     default:
         return -(double)age;
     }
@@ -123,14 +131,14 @@ static bool goes_before(const struct span *a, const struct span *b)
     return evict_oldest_before(&fa, &fb);
 }
 
-static struct span *least(const struct index *ix)
+static struct span *least(const struct index *ix, enum rank_tier tier)
 {
     uint64_t now = index_now(ix);
     struct span *best = NULL;
     double best_worth = 0;
     for (size_t i = 0; i < victims.n_found; i++) {
         struct span *sp = victims.found[i];
-        double worth = worth_of(ix, sp, now);
+        double worth = worth_of(ix, tier, sp, now);
         if (!best || worth < best_worth || (worth == best_worth && goes_before(sp, best))) {
             best = sp;
             best_worth = worth;
@@ -142,25 +150,34 @@ static struct span *least(const struct index *ix)
 }
 
 /* Judges all candidates anew. */
-static void refresh(struct index *ix, bool durable)
+static void refresh(struct index *ix, enum rank_tier tier, int group)
 {
-    gather(ix, durable);
+    gather(ix, tier, group);
     for (size_t i = 0; i < victims.n_found; i++)
         ranks_update_locked(ix, victims.found[i]);
 }
 
-struct span *__wrap_ranks_victim_locked(struct index *ix)
+/* There is no host tier here. */
+static int groups_of(enum rank_tier tier)
+{
+    return tier == RANK_DEVICE ? 2 : 1;
+}
+
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)
 {
     struct span *best = NULL;
-    for (int durable = 1; durable >= 0 && victims.policy == SIM_EXACT; durable--)
-        refresh(ix, durable);
-    bool dead = ix->ranks.root[0][WORTH_CLASS_NOTHING] || ix->ranks.root[1][WORTH_CLASS_NOTHING];
-    for (int durable = 1; durable >= 0 && !best && !dead && victims.policy != SIM_STORE; durable--) {
-        gather(ix, durable);
-        best = least(ix);
+    bool dead = false;
+    for (int group = 0; group < groups_of(tier); group++) {
+        if (victims.policy == SIM_EXACT)
+            refresh(ix, tier, group);
+        dead = dead || ix->ranks[tier]->root[group][WORTH_CLASS_NOTHING];
+    }
+    for (int group = 0; group < groups_of(tier) && !best && !dead && victims.policy != SIM_STORE; group++) {
+        gather(ix, tier, group);
+        best = least(ix, tier);
     }
     if (!best)
-        best = __real_ranks_victim_locked(ix);
+        best = __real_ranks_victim_locked(ix, tier, of);
     victims.n_victims += best != NULL;
     return best;
 }

@@ -61,13 +61,15 @@ void arena_close(struct arena *a)
     *a = (struct arena){0};
 }
 
-uint32_t arena_take(struct arena *a)
+uint32_t arena_take(struct arena *a, uint32_t payer)
 {
     if (a->n_free == 0)
         return ARENA_NO_PAGE;
     uint32_t page = a->free_stack[--a->n_free];
-    a->pages[page] = (struct arena_page){.refs = 1};
+    a->pages[page] = (struct arena_page){.refs = 1, .payer = payer};
     a->n_live++;
+    if (a->ledger)
+        a->ledger(a->ledger_ctx, payer, 1);
     uint64_t end = ((uint64_t)page + 1) * a->stride;
     if (end > atomic_load_explicit(&a->used_high_bytes, memory_order_relaxed))
         atomic_store_explicit(&a->used_high_bytes, end, memory_order_relaxed);
@@ -77,6 +79,8 @@ uint32_t arena_take(struct arena *a)
 static void free_push(struct arena *a, uint32_t page)
 {
     a->free_stack[a->n_free++] = page;
+    if (a->ledger)
+        a->ledger(a->ledger_ctx, a->pages[page].payer, -1);
 }
 
 bool arena_ref(struct arena *a, uint32_t page)

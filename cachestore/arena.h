@@ -25,7 +25,8 @@
 struct arena_page {
     void *owner; /* the span that holds it; NULL for blocks of checkpoints */
     uint32_t refs, holders;
-    bool loading; /* a read into it is in flight */
+    uint32_t payer; /* a number of the caller's, until it is free */
+    bool loading;   /* a read into it is in flight */
 };
 
 struct arena {
@@ -36,6 +37,9 @@ struct arena {
     uint32_t n_pages, n_free, n_live, n_cached;
     uint32_t n_blocks; /* held by checkpoints */
     uint64_t n_holds;  /* sum of holders */
+    /* Told of pages taken for a payer (n_pages > 0) and of those that are free again; NULL: nobody is. */
+    void (*ledger)(void *ctx, uint32_t payer, int n_pages);
+    void *ledger_ctx;
     uint32_t *free_stack;
     struct arena_page *pages;
     _Atomic uint64_t used_high_bytes; /* the highest end of a page ever taken */
@@ -54,7 +58,7 @@ static inline void *arena_address(const struct arena *a, uint32_t page)
 }
 
 /* A free page with one reference and no holder; ARENA_NO_PAGE when none is free. */
-uint32_t arena_take(struct arena *a);
+uint32_t arena_take(struct arena *a, uint32_t payer);
 /* True: the page was unused until now. */
 bool arena_ref(struct arena *a, uint32_t page);
 /* True: the page is unused from now on (cached while it is held, free otherwise). */

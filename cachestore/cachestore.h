@@ -78,6 +78,12 @@ struct cs_tenant {
     uint8_t id[16];
 };
 
+/* What a tenant may keep of each tier, in bytes. 0: no limit of its own; CS_QUOTA_NONE: none at all. */
+struct cs_quota {
+    uint64_t device_bytes, host_bytes, disk_bytes;
+};
+#define CS_QUOTA_NONE UINT64_MAX
+
 enum cs_log_level { CS_LOG_INFO, CS_LOG_WARN };
 
 /* How the disk tier reads and writes. */
@@ -118,6 +124,10 @@ struct cs_config {
                                   up. 0: any number */
     uint32_t disk_min_tokens;  /* shorter paths are not written until they have grown; 0: all are */
     enum cs_io_engine io_engine; /* 0: CS_IO_AUTO */
+
+    /* Of tenants without a limit of their own, each of them; 0: no limit. The anonymous tenant is one, too.
+     */
+    struct cs_quota tenant_quota;
 
     /* Whose memory the arena is; NULL: host memory. Must stay valid until cs_close. */
     const struct cs_device *device;
@@ -320,11 +330,43 @@ struct cs_key cs_chain_key(const struct cs_chain *c);
  * note wins. */
 int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *len);
 
+/* ---- tenants ----------------------------------------------------------------------------------------------
+ *
+ * A quota says what a tenant keeps. Over it, its own least worthy records go, never another tenant's: from
+ * host and disk before more is copied or written there (what finds no room is dropped and counted), from the
+ * device when more pages are taken, and when what ran has ended. Pages of live sequences count, but a
+ * sequence that runs gets what it needs, even from others where the arena has nothing else. What is over a
+ * quota because it is in use or waits for the disk is borrowed: whoever needs room takes it first. Without
+ * quotas worth alone decides, whoever owns it.
+ */
+
+struct cs_tenant_use {
+    struct cs_tenant tenant;
+    struct cs_quota own;   /* as set; 0: none of its own */
+    struct cs_quota limit; /* in force; CS_QUOTA_NONE: no limit */
+    struct cs_quota
+        used;         /* whole pages of the arena, live ones included; blocks of the host; chunks on disk */
+    uint64_t records; /* spans and checkpoints in the index */
+    uint64_t evicted, dropped; /* by its quota, since it was known: had to go; not copied or written */
+};
+/* Sets the tenant's own limits, for good where there is a disk tier: they are in the catalogue before long,
+ * and back when the store is opened. All 0: it has none of its own. What is over the new limits goes in the
+ * background. tenant NULL: the anonymous one. CS_OK; CS_ENOMEM; CS_EFULL: no room in the index. */
+int cs_quota_set(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota);
+/* What it may keep and does. CS_OK; CS_ENOTFOUND: it has nothing, and no limits of its own (*out says what is
+ * in force all the same). */
+int cs_quota_get(struct cs_store *s, const struct cs_tenant *tenant, struct cs_tenant_use *out);
+/* All tenants that have something stored, a sequence or limits of their own, in no order: *cursor is 0 before
+ * the first call. 1: *out is the next one; 0: there is none. Each call takes the store's lock for one tenant;
+ * of those that come or go between calls some may be missed, none comes twice. */
+int cs_tenants_next(struct cs_store *s, uint64_t *cursor, struct cs_tenant_use *out);
+
 /* ---- state, for /cache, /metrics and tests ------------------------------------------------------------ */
 
 /* Why something left a tier. */
 enum cs_gone {
     CS_GONE_EVICTED, /* for room in this tier */
+    CS_GONE_QUOTA,   /* for its tenant's quota of this tier */
     CS_GONE_INDEX,   /* for room in the index: out of every tier */
     CS_GONE_THINNED, /* a checkpoint that its path can do without */
     CS_GONE_FAILED,  /* reading or copying it failed or was given up; here it never landed, or it is on disk
@@ -348,6 +390,7 @@ struct cs_stats {
     uint64_t checkpoint_blocks; /* of pages_cached and pages_live: held by checkpoints */
     /* index: what is in any tier, or has something behind it that is */
     uint64_t spans, checkpoints, notes, index_bytes, index_budget;
+    uint64_t tenants; /* that have something stored, a sequence or limits of their own */
     /* host: of a device that is not host memory */
     uint64_t host_bytes, host_used_bytes; /* both in whole blocks of page_stride */
     /* disk */
@@ -371,7 +414,9 @@ struct cs_stats {
         copy_errors, corrupt_host; /* of batches; of reads from the host, by disk or device */
     uint64_t evicted_device_spans, evicted_host_spans, evicted_disk_spans, dropped_undurable,
         dropped_queue_full, dropped_index_full, dropped_disk_full, dropped_endurance;
-    uint64_t dropped_notes; /* not written to disk: the catalogue's share was full */
+    uint64_t dropped_quota, evicted_quota; /* spans and checkpoints that their tenant's quota kept from host
+                                              or disk; of those evicted, how many for it */
+    uint64_t dropped_notes;                /* not written to disk: the catalogue's share was full */
     uint64_t corrupt_header, corrupt_tokens, corrupt_payload, io_errors, quarantined;
     uint64_t sqes, submissions;
     /* Pages of spans and blocks of checkpoints, on their way there included; a block that several checkpoints
@@ -522,6 +567,17 @@ int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct
  * read), CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
 int cs_inspect_pin(struct cs_inspect *i, const struct cs_span_info *span, bool pinned, char *err,
                    size_t err_len);
+
+/* Sets what cs_quota_set does; all 0: it has none of its own. The store that opens next enforces it. CS_OK,
+ * CS_ECORRUPT (no catalogue that can be read), CS_EIO, CS_ENOMEM. After it the inspection can only be closed.
+ */
+int cs_inspect_quota_set(struct cs_inspect *i, const struct cs_tenant *tenant, const struct cs_quota *quota,
+                         char *err, size_t err_len);
+/* Calls fn for each tenant that has limits of its own, in no order. A non-zero return stops and is returned.
+ * CS_OK (none without a catalogue that can be read), CS_EIO, CS_ENOMEM. */
+int cs_inspect_quotas(struct cs_inspect *i,
+                      int (*fn)(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota),
+                      void *ctx);
 
 struct cs_rebuilt {
     uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */

@@ -5,12 +5,12 @@
  * and notes that came later (formats/note_row.h), keyed by kind, then the complement of the record's sequence
  * and nonce big-endian, so that a scan runs from new to old; behind them, in a key of notes, those of the row
  * itself. Column family `meta`: the
- * times of last use, pins, and one row that says whose catalogue this is and how often it was opened; that
- * row is written last when a catalogue is made or rebuilt, so one that was cut short is recognised by its
- * absence.
+ * times of last use, pins, quotas, and one row that says whose catalogue this is and how often it was opened;
+ * that row is written last when a catalogue is made or rebuilt, so one that was cut short is recognised by
+ * its absence.
  *
- * Every row can be made again from the volumes (notes, use times and pins excepted), so any failure to open
- * or read is answered with CS_ECORRUPT and the caller rebuilds.
+ * Every row can be made again from the volumes (notes, use times, pins and quotas excepted), so any failure
+ * to open or read is answered with CS_ECORRUPT and the caller rebuilds.
  *
  * Threads: one thread at a time: the opener, then the tier's catalogue thread.
  */
@@ -44,10 +44,21 @@ int catalog_remove(int dir_fd);
 /* Bytes its files take in the file system. */
 uint64_t catalog_disk_bytes(int dir_fd);
 
+/* A quota's row: three numbers of 8 bytes, little-endian, of device, host and disk. False: these bytes are
+ * none. */
+enum { CATALOG_QUOTA_BYTES = 24 };
+struct record_id catalog_quota_id(const struct cs_tenant *tenant);
+struct cs_tenant catalog_quota_tenant(struct record_id id);
+void catalog_quota_encode(const struct cs_quota *quota, uint8_t value[CATALOG_QUOTA_BYTES]);
+bool catalog_quota_decode(const void *value, size_t len, struct cs_quota *quota);
+/* All limits of a quota are 0: it has no row. */
+bool catalog_quota_is_none(const struct cs_quota *quota);
+
 /* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
 
-enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED, CATALOG_PINNED };
+/* CATALOG_QUOTA: limits of a tenant; its id stands in the place of the record's. */
+enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED, CATALOG_PINNED, CATALOG_QUOTA };
 struct catalog_row {
     struct record_id id;    /* of the record */
     struct record_id notes; /* CATALOG_NOTES: of the row */

@@ -110,7 +110,7 @@ static void offload_done(void *ctx, bool ok)
         writeback_enqueue_locked(s, sp);
     host_copy_ended_locked(s, &o->copies, ok);
     pthread_cond_broadcast(&s->changed);
-    room_settle_span_locked(s, sp);
+    room_settle_and_trim_locked(s, sp);
     writeback_pump_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(o);
@@ -118,7 +118,7 @@ static void offload_done(void *ctx, bool ok)
 
 void *host_take_locked(struct cs_store *s, struct span *sp, uint32_t i)
 {
-    uint32_t block = arena_take(&s->host);
+    uint32_t block = arena_take(&s->host, sp->account->slot);
     index_attach_host_locked(&s->index, sp, i, block, true);
     arena_unref(&s->host, block); /* the span's state keeps it */
     if (arena_wants_populate(&s->host))
@@ -172,19 +172,24 @@ void host_pump_locked(struct cs_store *s)
         struct span *sp = s->queued.first;
         if (s->copying_bytes > 0 && s->copying_bytes + sp->n_pages * s->stride > s->copying_budget)
             break;
-        if (!room_for_host_locked(s, sp->n_pages, HOST_TURN_REST)) {
+        bool within = room_within_host_quota_locked(s, sp, HOST_TURN_REST);
+        if (!within || !room_for_host_locked(s, sp->n_pages, HOST_TURN_REST, sp->account)) {
             if (s->grace.first) { /* what waits for the disk has all of it: this is no time for a grace */
                 (void)writeback_end_grace_locked(s, UINT64_MAX);
                 continue;
             }
-            if (s->n_copies > 0 || s->n_loads > 0 || s->writing_bytes > 0)
+            if (s->n_copies > 0 || (within && (s->n_loads > 0 || s->writing_bytes > 0)) ||
+                sp->account->n_writing > 0)
                 break; /* what holds it ends with a call of this */
         }
-        struct offload *o = offload_begin(s, sp);
+        struct offload *o = within ? offload_begin(s, sp) : NULL;
         if (o) {
             batches[n++] = &o->copies;
         } else {
-            s->totals.dropped_queue_full++;
+            if (within)
+                s->totals.dropped_queue_full++;
+            else
+                room_count_quota_drop_locked(s, sp->account);
             writeback_cancel_locked(s, sp);
             room_settle_span_locked(s, sp);
         }

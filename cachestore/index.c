@@ -15,12 +15,6 @@
 #define MICROS_PER_SECOND     1000000ull
 #define NANOS_PER_MICROSECOND 1000
 
-/* Heaps that are used, of HEAP_COUNT: the host's is the last. */
-static int n_heaps(const struct index *ix)
-{
-    return ix->host ? HEAP_COUNT : HEAP_HOST;
-}
-
 static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
     size_t tables = ix->host ? 2 : 1;
@@ -29,7 +23,7 @@ static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t 
 
 static uint64_t bytes_of(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + (uint64_t)n_heaps(ix) * sizeof(struct span *);
+    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + sizeof(struct span *);
 }
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages)
@@ -42,10 +36,33 @@ uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks)
     return bytes_of(ix, SPAN_CHECKPOINT, n_blocks);
 }
 
-int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32_t page_tokens,
-               uint64_t budget)
+static void pages_changed(struct index *ix, enum rank_tier tier, uint32_t payer, int n_pages)
 {
-    *ix = (struct index){.arena = arena, .host = host, .page_tokens = page_tokens, .budget = budget};
+    struct account *a = ix->accounts.slot[payer];
+    if (n_pages > 0)
+        accounts_charge(&ix->accounts, a, tier, (uint64_t)n_pages * ix->arena->stride);
+    else
+        accounts_discharge(&ix->accounts, a, tier, (uint64_t)-n_pages * ix->arena->stride);
+}
+
+static void device_pages_changed(void *ctx, uint32_t payer, int n_pages)
+{
+    pages_changed(ctx, RANK_DEVICE, payer, n_pages);
+}
+
+static void host_pages_changed(void *ctx, uint32_t payer, int n_pages)
+{
+    pages_changed(ctx, RANK_HOST, payer, n_pages);
+}
+
+int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32_t page_tokens,
+               uint64_t budget, const struct cs_quota *quota)
+{
+    *ix = (struct index){.arena = arena,
+                         .host = host,
+                         .page_tokens = page_tokens,
+                         .budget = budget,
+                         .costs = worth_costs_of(0, 0)};
     uint64_t n_buckets = MIN_BUCKETS;
     while (n_buckets * BYTES_PER_BUCKET < budget)
         n_buckets *= 2;
@@ -58,14 +75,25 @@ int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32
     ix->bytes = n_buckets * sizeof(struct span *) + ix->n_gone * sizeof(struct gone);
     uint64_t max_spans = budget / sizeof(struct span) + 1;
     ix->heap_capacity = max_spans > UINT32_MAX - 1 ? UINT32_MAX - 1 : (uint32_t)max_spans;
-    bool ok = ix->buckets && ix->gone;
-    for (int h = 0; h < n_heaps(ix); h++) {
-        ix->heaps[h].items = malloc(ix->heap_capacity * sizeof(struct span *));
-        ok = ok && ix->heaps[h].items;
+    ix->heap.items = malloc(ix->heap_capacity * sizeof(struct span *));
+    bool ok = ix->buckets && ix->gone && ix->heap.items;
+    for (int t = 0; t < RANK_TIERS && ok; t++) {
+        size_t bytes = ranks_heads_bytes((enum rank_tier)t);
+        if (t == RANK_HOST && !host)
+            continue;
+        ix->ranks[t] = calloc(1, bytes);
+        ix->bytes += bytes;
+        ok = ix->ranks[t] != NULL;
     }
-    if (!ok) {
+    if (!ok || accounts_open(&ix->accounts, quota, host != NULL) != CS_OK) {
         index_close(ix);
         return CS_ENOMEM;
+    }
+    arena->ledger = device_pages_changed;
+    arena->ledger_ctx = ix;
+    if (host) {
+        host->ledger = host_pages_changed;
+        host->ledger_ctx = ix;
     }
     return CS_OK;
 }
@@ -81,66 +109,65 @@ void index_close(struct index *ix)
             }
     free(ix->buckets);
     free(ix->gone);
-    for (int h = 0; h < HEAP_COUNT; h++)
-        free(ix->heaps[h].items);
+    free((void *)ix->heap.items);
+    for (int t = 0; t < RANK_TIERS; t++)
+        free(ix->ranks[t]);
+    accounts_close(&ix->accounts);
     *ix = (struct index){0};
 }
 
-/* ---- heaps ------------------------------------------------------------------------------------------- */
+/* ---- the heap ---------------------------------------------------------------------------------------- */
 
-static bool before(enum span_heap h, const struct span *a, const struct span *b)
+static bool before(const struct span *a, const struct span *b)
 {
-    if (h == HEAP_HOST && a->host_turn != b->host_turn)
-        return a->host_turn < b->host_turn;
     const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
                              fb = {.last_used = b->last_used, .first_position = b->first_position};
     return evict_oldest_before(&fa, &fb);
 }
 
-static void heap_put(struct heap *heap, enum span_heap h, uint32_t at, struct span *sp)
+static void heap_put(struct heap *heap, uint32_t at, struct span *sp)
 {
     heap->items[at] = sp;
-    sp->heap_slot[h] = at + 1;
+    sp->heap_slot = at + 1;
 }
 
 /* Moves the item at `at` to where it belongs. */
-static void heap_fix(struct heap *heap, enum span_heap h, uint32_t at)
+static void heap_fix(struct heap *heap, uint32_t at)
 {
     struct span *sp = heap->items[at];
-    while (at > 0 && before(h, sp, heap->items[(at - 1) / 2])) {
-        heap_put(heap, h, at, heap->items[(at - 1) / 2]);
+    while (at > 0 && before(sp, heap->items[(at - 1) / 2])) {
+        heap_put(heap, at, heap->items[(at - 1) / 2]);
         at = (at - 1) / 2;
     }
     for (;;) {
         uint32_t child = 2 * at + 1;
         if (child >= heap->n)
             break;
-        if (child + 1 < heap->n && before(h, heap->items[child + 1], heap->items[child]))
+        if (child + 1 < heap->n && before(heap->items[child + 1], heap->items[child]))
             child++;
-        if (!before(h, heap->items[child], sp))
+        if (!before(heap->items[child], sp))
             break;
-        heap_put(heap, h, at, heap->items[child]);
+        heap_put(heap, at, heap->items[child]);
         at = child;
     }
-    heap_put(heap, h, at, sp);
+    heap_put(heap, at, sp);
 }
 
-static void heap_set(struct index *ix, enum span_heap h, struct span *sp, bool candidate)
+static void heap_set(struct heap *heap, struct span *sp, bool candidate)
 {
-    struct heap *heap = &ix->heaps[h];
-    uint32_t slot = sp->heap_slot[h];
+    uint32_t slot = sp->heap_slot;
     if (candidate) {
         if (!slot) {
-            heap_put(heap, h, heap->n, sp);
+            heap_put(heap, heap->n, sp);
             slot = ++heap->n;
         }
-        heap_fix(heap, h, slot - 1);
+        heap_fix(heap, slot - 1);
     } else if (slot) {
-        sp->heap_slot[h] = 0;
+        sp->heap_slot = 0;
         struct span *last = heap->items[--heap->n];
         if (last != sp) {
-            heap_put(heap, h, slot - 1, last);
-            heap_fix(heap, h, slot - 1);
+            heap_put(heap, slot - 1, last);
+            heap_fix(heap, slot - 1);
         }
     }
 }
@@ -160,21 +187,26 @@ void index_requeue_locked(struct index *ix, struct span *sp)
     if (ix->loading)
         return;
     ranks_update_locked(ix, sp);
-    heap_set(ix, HEAP_DISK, sp,
-             sp->disk == SPAN_DISK_DURABLE && sp->n_disk_children == 0 && sp->pins == 0 &&
-                 sp->n_loading == 0 && !sp->kept);
-    heap_set(ix, HEAP_INDEX, sp,
+    heap_set(&ix->heap, sp,
              !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0 &&
                  !sp->kept);
-    if (ix->host) {
-        sp->host_turn = (uint8_t)index_host_turn(ix, sp);
-        heap_set(ix, HEAP_HOST, sp, !writing && sp->n_host > 0 && sp->n_loading == 0 && sp->host_pins == 0);
-    }
 }
 
-struct span *index_first_locked(const struct index *ix, enum span_heap heap)
+struct span *index_first_locked(const struct index *ix)
 {
-    return ix->heaps[heap].n ? ix->heaps[heap].items[0] : NULL;
+    return ix->heap.n ? ix->heap.items[0] : NULL;
+}
+
+/* ---- accounts ---------------------------------------------------------------------------------------- */
+
+struct account *index_account_locked(struct index *ix, const struct cs_tenant *tenant)
+{
+    return accounts_get(&ix->accounts, tenant);
+}
+
+void index_account_settle_locked(struct index *ix, struct account *a)
+{
+    accounts_settle(&ix->accounts, a);
 }
 
 /* ---- the tree ---------------------------------------------------------------------------------------- */
@@ -195,6 +227,7 @@ static void add_locked(struct index *ix, struct span *sp, const struct span *lik
 {
     struct span *parent = like->parent;
     *sp = *like;
+    accounts_add_span(&ix->accounts, sp->account);
     sp->lost = CS_MISS_EVICTED;
     if (parent)
         sp->first_position = parent->first_position + (sp->parent_ordinal + 1) * ix->page_tokens;
@@ -229,27 +262,27 @@ struct span *index_span_new(const struct index *ix, uint32_t n_pages)
 }
 
 void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
-                           struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant)
+                           struct cs_key parent_key, struct cs_key key, struct account *account)
 {
     const struct span like = {.kind = SPAN_OF_PAGES,
                               .parent = parent,
                               .parent_ordinal = parent_ordinal,
                               .key = key,
                               .parent_key = parent_key,
-                              .tenant = *tenant,
+                              .account = account,
                               .n_pages = made->n_pages};
     add_locked(ix, made, &like);
 }
 
 struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
-                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
+                              struct cs_key parent_key, struct cs_key key, struct account *account,
                               const uint32_t *ids, uint32_t n_pages)
 {
     struct span *sp = index_span_new(ix, n_pages);
     if (!sp)
         return NULL;
     memcpy(sp->ids, ids, (size_t)n_pages * ix->page_tokens * sizeof *ids);
-    index_add_made_locked(ix, sp, parent, parent_ordinal, parent_key, key, tenant);
+    index_add_made_locked(ix, sp, parent, parent_ordinal, parent_key, key, account);
     return sp;
 }
 
@@ -263,7 +296,7 @@ struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, 
                               .parent_ordinal = ordinal,
                               .key = key_checkpoint(page_key),
                               .parent_key = page_key,
-                              .tenant = parent->tenant,
+                              .account = parent->account,
                               .n_pages = n_blocks};
     struct span *sp = span_new(ix, SPAN_CHECKPOINT, n_blocks);
     if (!sp)
@@ -271,7 +304,7 @@ struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, 
     memcpy(sp->ids, parent->ids + (size_t)ordinal * ix->page_tokens, ix->page_tokens * sizeof *sp->ids);
     add_locked(ix, sp, &like);
     ix->n_checkpoints++;
-    ranks_checkpoints_changed_locked(ix, parent);
+    ranks_checkpoints_changed_locked(ix, parent, ordinal);
     struct span *shallower = ranks_checkpoint_before(sp); /* the end of the path no longer */
     if (shallower)
         ranks_update_locked(ix, shallower);
@@ -293,7 +326,7 @@ void index_doom_locked(struct index *ix, struct span *checkpoint)
     ix->n_checkpoints--;
     ix->n_doomed++;
     checkpoint->doomed = true;
-    ranks_checkpoints_changed_locked(ix, checkpoint->parent);
+    ranks_checkpoints_changed_locked(ix, checkpoint->parent, checkpoint->parent_ordinal);
 }
 
 void index_remove_locked(struct index *ix, struct span *sp)
@@ -302,8 +335,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
     gone->key = sp->key;
     gone->why = sp->lost;
 
-    for (int h = 0; h < n_heaps(ix); h++)
-        heap_set(ix, (enum span_heap)h, sp, false);
+    heap_set(&ix->heap, sp, false);
     ranks_remove_locked(ix, sp);
     struct span **at = &ix->buckets[sp->key.lo & ix->bucket_mask];
     while (*at != sp)
@@ -322,13 +354,14 @@ void index_remove_locked(struct index *ix, struct span *sp)
         parent->n_children--;
         if (sp->kind == SPAN_CHECKPOINT && !sp->doomed) {
             ix->n_checkpoints--;
-            ranks_checkpoints_changed_locked(ix, parent);
+            ranks_checkpoints_changed_locked(ix, parent, sp->parent_ordinal);
         }
         index_requeue_locked(ix, parent);
     }
     ix->n_spans--;
     ix->n_doomed -= sp->doomed;
     ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
+    accounts_remove_span(&ix->accounts, sp->account);
     free(sp);
 }
 
@@ -338,7 +371,7 @@ struct span *index_find_locked(const struct index *ix, const struct span *parent
     for (struct span *sp = ix->buckets[key.lo & ix->bucket_mask]; sp; sp = sp->hash_next)
         if (key_equal(sp->key, key) && sp->parent == parent &&
             (!parent || sp->parent_ordinal == parent_ordinal) &&
-            memcmp(&sp->tenant, tenant, sizeof *tenant) == 0 &&
+            memcmp(&sp->account->id, tenant, sizeof *tenant) == 0 &&
             memcmp(sp->ids, ids, ix->page_tokens * sizeof *ids) == 0)
             return sp;
     return NULL;
@@ -368,6 +401,7 @@ uint64_t index_tick_locked(struct index *ix)
 
 void index_touch_locked(struct index *ix, struct span *sp, uint64_t tick)
 {
+    ranks_remove_locked(ix, sp); /* their order is by it */
     sp->last_used = tick;
     index_requeue_locked(ix, sp);
 }
@@ -467,13 +501,15 @@ static struct span *move_siblings(const struct index *ix, struct span *first, st
         struct span **list = &kept;
         if (sp != to && sp->parent_ordinal >= n) {
             struct span *from = sp->parent;
-            bool device = sp->n_device + sp->n_loading > 0,
+            bool device = sp->n_device + sp->n_loading > 0, host = sp->n_host > 0,
                  disk = index_needs_parent_on_disk(ix, sp->kind, sp->disk);
             from->n_children--;
             from->n_device_children -= device;
+            from->n_host_children -= host;
             from->n_disk_children -= disk;
             to->n_children++;
             to->n_device_children += device;
+            to->n_host_children += host;
             to->n_disk_children += disk;
             sp->parent = to;
             sp->parent_ordinal -= n;
@@ -495,7 +531,7 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
         before = key;
         key = key_next(key, sp->ids + (size_t)i * ix->page_tokens, ix->page_tokens);
     }
-    struct span *tail = index_add_locked(ix, sp, n_pages - 1, before, key, &sp->tenant,
+    struct span *tail = index_add_locked(ix, sp, n_pages - 1, before, key, sp->account,
                                          sp->ids + (size_t)n_pages * ix->page_tokens, sp->n_pages - n_pages);
     if (!tail)
         return NULL;
@@ -533,29 +569,44 @@ bool index_is_whole(const struct span *sp)
     return sp->n_loading == 0;
 }
 
+/* The same of the host: blocks that have landed. */
+static void host_changed(struct index *ix, struct span *sp, int change)
+{
+    bool had = sp->n_host > 0;
+    sp->n_host += (uint32_t)change;
+    bool has = sp->n_host > 0;
+    if (sp->parent && had != has) {
+        sp->parent->n_host_children += has ? 1 : -1;
+        index_requeue_locked(ix, sp->parent);
+    }
+}
+
 void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t block, bool loading)
 {
     sp->host[i] = block;
     arena_hold(ix->host, block, sp);
     ix->host->pages[block].loading = loading;
-    sp->n_host += !loading;
     ix->kept_host.stored++;
+    if (!loading)
+        host_changed(ix, sp, 1);
 }
 
 void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i)
 {
     ix->host->pages[sp->host[i]].loading = false;
-    sp->n_host++;
+    host_changed(ix, sp, 1);
 }
 
 void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why)
 {
     struct arena_page *p = &ix->host->pages[sp->host[i]];
-    sp->n_host -= !p->loading;
+    bool landed = !p->loading;
     p->loading = false;
     arena_release(ix->host, sp->host[i]);
     sp->host[i] = ARENA_NO_PAGE;
     ix->kept_host.gone[why]++;
+    if (landed)
+        host_changed(ix, sp, -1);
 }
 
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk)
@@ -569,6 +620,12 @@ void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk dis
             ix->n_disk_checkpoints += one;
         ix->disk[sp->kind].stored += disk == SPAN_DISK_DURABLE;
     }
+    bool charged = sp->disk >= SPAN_DISK_WRITING, charge = disk >= SPAN_DISK_WRITING;
+    sp->account->n_writing += (disk == SPAN_DISK_WRITING) - (sp->disk == SPAN_DISK_WRITING);
+    if (charge && !charged)
+        accounts_charge(&ix->accounts, sp->account, RANK_DISK, sp->disk_bytes);
+    else if (charged && !charge)
+        accounts_discharge(&ix->accounts, sp->account, RANK_DISK, sp->disk_bytes);
     sp->disk = disk;
     sp->kept = sp->kept && disk == SPAN_DISK_DURABLE;
     if (sp->parent && had != has) {

@@ -18,13 +18,15 @@
  * Invariants: ids and parent prove a span, its key only finds it. The tree has no span whose parent is
  * absent. bytes counts spans, their ids and page tables, notes (added by notes.c), buckets and the memory of
  * what is gone. Each span is in a heap, or ranked, exactly when it is a candidate there (see
- * index_requeue_locked).
+ * index_requeue_locked). Each page of the arenas, and each
+ * record on disk or on its way there, is charged to one account.
  *
  * Threads: everything is called with the store's lock held.
  */
 #ifndef ISOTHERM_CACHESTORE_INDEX_H
 #define ISOTHERM_CACHESTORE_INDEX_H
 
+#include "cachestore/accounts.h"
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
 #include "cachestore/ranks.h"
@@ -51,14 +53,7 @@ enum span_disk {
     SPAN_DISK_DURABLE
 };
 
-enum span_heap {
-    HEAP_DISK,  /* durable, no child on disk, not kept */
-    HEAP_INDEX, /* no child, no pin, not kept, no load, not being written or copied; of pages: none in use */
-    HEAP_HOST,  /* blocks on the host, no load, no host_pins, not being written or copied */
-    HEAP_COUNT
-};
-
-/* Who leaves the host first; of equals the least recently used. */
+/* Who leaves the host first; of one turn the least worthy. */
 enum host_turn {
     HOST_TURN_DEAD,    /* nothing that could be resumed needs it */
     HOST_TURN_DURABLE, /* still on disk */
@@ -77,18 +72,17 @@ struct span {
     struct span *first_child, *first_checkpoint, *next_sibling, *previous_sibling;
     struct span *hash_next;
     struct cs_key key, parent_key; /* of its first page; of the page before it */
-    struct cs_tenant tenant;
-    uint32_t parent_ordinal; /* the parent's page that this span follows */
-    uint32_t first_position; /* tokens before it */
+    struct account *account;       /* of its tenant */
+    uint32_t parent_ordinal;       /* the parent's page that this span follows */
+    uint32_t first_position;       /* tokens before it */
     uint32_t n_pages;
     uint32_t n_device, n_loading; /* pages landed; pages in flight */
     uint32_t n_live;              /* pages that somebody uses; not counted for checkpoints */
     uint32_t n_host;              /* pages landed on the host */
     uint32_t host_pins;           /* who looks at its blocks on the host, for as long as the lock is held */
-    uint8_t host_turn;            /* who goes first in HEAP_HOST: index_host_turn when it was queued */
-    uint32_t n_children, n_device_children, n_disk_children; /* checkpoints included */
-    uint32_t pins;                                           /* sequences whose path ends here */
-    struct cs_sequence *placed;                              /* ... the sequences */
+    uint32_t n_children, n_device_children, n_host_children, n_disk_children; /* checkpoints included */
+    uint32_t pins;              /* sequences whose path ends here */
+    struct cs_sequence *placed; /* ... the sequences */
     enum span_kind kind;
     enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
     bool doomed;
@@ -106,8 +100,8 @@ struct span {
     uint64_t write_due_ns; /* end of the grace */
     struct load *loads;
     struct note_batch *batches;
-    uint32_t heap_slot[HEAP_COUNT]; /* 1 + position, 0: not there */
-    struct rank rank;               /* among the candidates of the device */
+    uint32_t heap_slot; /* in the heap of the index: 1 + position, 0: not there */
+    struct rank rank[RANK_TIERS];
     uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
     uint32_t *ids;         /* n_pages * page_tokens; checkpoint: the page_tokens before it */
@@ -131,8 +125,12 @@ struct index {
     uint32_t page_tokens;
     struct span **buckets;
     uint64_t bucket_mask;
-    struct heap heaps[HEAP_COUNT];
-    struct ranks ranks;
+    /* Who may be forgotten, oldest first: no child, no pin, not kept, no load, not being written or copied;
+     * of pages: none in use. */
+    struct heap heap;
+    struct rank_heads *ranks[RANK_TIERS]; /* of all; NULL of a tier that there is not */
+    struct accounts accounts;
+    struct worth_costs costs;
     bool stateful, over_disk; /* of the store */
     bool loading; /* rows are being linked: nothing is queued, index_requeue_locked does nothing */
     uint32_t heap_capacity;
@@ -146,9 +144,10 @@ struct index {
     uint64_t last_tick;
 };
 
-/* host: NULL without a host tier. */
+/* host: NULL without a host tier. quota: of tenants without limits of their own. From then on what is taken
+ * from the arenas is charged to accounts. */
 int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32_t page_tokens,
-               uint64_t budget);
+               uint64_t budget, const struct cs_quota *quota);
 void index_close(struct index *ix);
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
@@ -157,10 +156,10 @@ uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks);
  * index_add_made_locked takes it over, or free() ends it. NULL: no memory. Needs no lock. */
 struct span *index_span_new(const struct index *ix, uint32_t n_pages);
 void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
-                           struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant);
+                           struct cs_key parent_key, struct cs_key key, struct account *account);
 /* Adds a span without bytes in any tier; copies ids. NULL: no memory. */
 struct span *index_add_locked(struct index *ix, struct span *parent, uint32_t parent_ordinal,
-                              struct cs_key parent_key, struct cs_key key, const struct cs_tenant *tenant,
+                              struct cs_key parent_key, struct cs_key key, struct account *account,
                               const uint32_t *ids, uint32_t n_pages);
 /* Adds a checkpoint without bytes in any tier behind page `ordinal` of the parent; page_key: of that page. */
 struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, uint32_t ordinal,
@@ -170,6 +169,14 @@ struct span *index_add_checkpoint_locked(struct index *ix, struct span *parent, 
 struct span *index_checkpoint_locked(const struct span *sp, uint32_t ordinal);
 /* The checkpoint is found by nobody from now on, and not counted. */
 void index_doom_locked(struct index *ix, struct span *checkpoint);
+/* The tenant's account, which stays while what asked for it is counted there. NULL: no memory. */
+struct account *index_account_locked(struct index *ix, const struct cs_tenant *tenant);
+void index_account_settle_locked(struct index *ix, struct account *a);
+/* Memory of the index, accounts included. */
+static inline uint64_t index_memory(const struct index *ix)
+{
+    return ix->bytes + ix->accounts.bytes;
+}
 /* Frees a span that has no children, pins, pages, record or notes. */
 void index_remove_locked(struct index *ix, struct span *sp);
 /* The span that follows (parent, ordinal) and whose first page holds exactly these ids; NULL: none. parent
@@ -253,7 +260,8 @@ void index_detach_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_
 void index_attach_host_locked(struct index *ix, struct span *sp, uint32_t i, uint32_t block, bool loading);
 void index_landed_host_locked(struct index *ix, struct span *sp, uint32_t i);
 void index_detach_host_locked(struct index *ix, struct span *sp, uint32_t i, enum cs_gone why);
-/* Where a durable record becomes none, the caller counts why. */
+/* From WRITING on sp->disk_bytes are charged: they are set before, and stay until it has left. Where a
+ * durable record becomes none, the caller counts why. */
 void index_set_disk_locked(struct index *ix, struct span *sp, enum span_disk disk);
 
 /* References of arena pages, with or without owner. Unref does not requeue: call index_requeue_locked for the
@@ -262,9 +270,10 @@ void index_page_ref_locked(struct index *ix, uint32_t page);
 void index_page_unref_locked(struct index *ix, uint32_t page);
 
 enum host_turn index_host_turn(const struct index *ix, const struct span *sp);
-/* Puts the span into the heaps where it is a candidate now, at its place, and out of the others; ranks it for
- * the device. */
+/* Puts the span into the heap and the ranks where it is a candidate now, at its place, and out of the others.
+ */
 void index_requeue_locked(struct index *ix, struct span *sp);
-struct span *index_first_locked(const struct index *ix, enum span_heap heap);
+/* Who is to be forgotten next; NULL: nobody can be. */
+struct span *index_first_locked(const struct index *ix);
 
 #endif

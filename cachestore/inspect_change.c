@@ -288,6 +288,61 @@ int cs_inspect_pin(struct cs_inspect *in, const struct cs_span_info *span, bool 
     return failed(catalog_commit(in->catalog, true), "write the pin", err, err_len);
 }
 
+/* ---- quotas ------------------------------------------------------------------------------------------ */
+
+static void quota_put(struct catalog *c, const struct cs_tenant *tenant, const struct cs_quota *quota)
+{
+    uint8_t value[CATALOG_QUOTA_BYTES];
+    catalog_quota_encode(quota, value);
+    catalog_put(c, CATALOG_QUOTA, catalog_quota_id(tenant), value, sizeof value);
+}
+
+int cs_inspect_quota_set(struct cs_inspect *in, const struct cs_tenant *tenant, const struct cs_quota *quota,
+                         char *err, size_t err_len)
+{
+    static const struct cs_tenant anonymous;
+    if (tenant == NULL)
+        tenant = &anonymous;
+    if (in->catalog == NULL) {
+        snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
+        return CS_ECORRUPT;
+    }
+    int rc = catalog_for_writing(in, err, err_len);
+    if (rc != CS_OK)
+        return rc;
+    if (catalog_quota_is_none(quota))
+        catalog_delete(in->catalog, CATALOG_QUOTA, catalog_quota_id(tenant));
+    else
+        quota_put(in->catalog, tenant, quota);
+    return failed(catalog_commit(in->catalog, true), "write the quota", err, err_len);
+}
+
+struct quotas_told {
+    int (*fn)(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota);
+    void *ctx;
+};
+
+static int quota_tell(void *ctx, const struct catalog_row *row)
+{
+    const struct quotas_told *told = ctx;
+    struct cs_quota quota;
+    if (!catalog_quota_decode(row->value, row->len, &quota) || catalog_quota_is_none(&quota))
+        return CS_OK;
+    struct cs_tenant tenant = catalog_quota_tenant(row->id);
+    return told->fn(told->ctx, &tenant, &quota);
+}
+
+int cs_inspect_quotas(struct cs_inspect *in,
+                      int (*fn)(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota),
+                      void *ctx)
+{
+    struct quotas_told told = {.fn = fn, .ctx = ctx};
+    if (in->catalog == NULL)
+        return CS_OK;
+    int rc = catalog_scan(in->catalog, CATALOG_QUOTA, quota_tell, &told);
+    return rc == CS_ECORRUPT ? CS_EIO : rc;
+}
+
 /* ---- the catalogue ----------------------------------------------------------------------------------- */
 
 struct header {

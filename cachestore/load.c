@@ -77,7 +77,7 @@ static struct span *parent_find(struct loader *l, struct row *row, uint32_t *ord
         l->n_late++;
         return NULL;
     }
-    if (memcmp(&parent->tenant, &r->tenant, sizeof r->tenant) != 0 ||
+    if (memcmp(&parent->account->id, &r->tenant, sizeof r->tenant) != 0 ||
         parent->first_position + (*ordinal + 1) * l->s->page_tokens != r->first_position)
         return NULL;
     return parent;
@@ -120,9 +120,14 @@ static struct span *link_span(struct loader *l, struct row *row)
     }
     if (index_find_locked(&s->index, parent, ordinal, r->key, &r->tenant, r->ids))
         return NULL;
+    struct account *account = index_account_locked(&s->index, &r->tenant);
+    if (!account) {
+        l->no_memory = true;
+        return NULL;
+    }
     struct span *sp = row->made;
     row->made = NULL;
-    index_add_made_locked(&s->index, sp, parent, ordinal, r->parent, r->key, &r->tenant);
+    index_add_made_locked(&s->index, sp, parent, ordinal, r->parent, r->key, account);
     return sp;
 }
 
@@ -338,11 +343,29 @@ uint32_t loader_pins_let_go(const struct loader *l)
     return l->n_pins_let_go;
 }
 
+/* Before anything of them is linked. */
+static int set_quotas(struct loader *l)
+{
+    struct cs_store *s = l->s;
+    for (size_t i = 0; i < l->n_quotas; i++) {
+        const struct tenant_limits *q = &l->quotas[i];
+        struct account *a = index_account_locked(&s->index, &q->tenant);
+        if (!a)
+            return CS_ENOMEM;
+        accounts_set_quota(&s->index.accounts, a, &q->quota);
+        if (l->quotas_to_tell && s->tier->quota)
+            (void)s->tier->quota(s->disk, &q->tenant, &q->quota);
+    }
+    return CS_OK;
+}
+
 int loader_finish_locked(struct loader *l)
 {
     struct cs_store *s = l->s;
     struct place_in_order *order = NULL;
     int rc = loader_prepared(l);
+    if (rc == CS_OK)
+        rc = set_quotas(l);
     if (rc == CS_OK && l->n_rows > 0)
         rc = order_make(l, &order);
     if (rc != CS_OK)
@@ -386,6 +409,8 @@ int loader_finish_locked(struct loader *l)
     /* Budgets may be smaller than they were. */
     room_for_index_locked(s, 0);
     room_for_disk_locked(s, 0);
+    while (room_trim_some_locked(s))
+        ;
 out:
     free(order);
     return rc;

@@ -51,12 +51,20 @@ struct row_block {
     struct row row[ROWS_A_BLOCK];
 };
 
+struct tenant_limits {
+    struct cs_tenant tenant;
+    struct cs_quota quota;
+};
+
 struct loader {
     struct cs_store *s;
     struct row_block **blocks, *first_block; /* rows never move */
     size_t n_rows, n_blocks, blocks_room;
     struct note_row *notes;
     size_t n_notes, notes_room;
+    struct tenant_limits *quotas;
+    size_t n_quotas, quotas_room;
+    bool quotas_to_tell; /* the catalogue was made again */
     /* load_rows.c */
     struct places places;
     struct cs_key *keys; /* of the pages of one row */

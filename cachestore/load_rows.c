@@ -301,9 +301,19 @@ int loader_on_notes(void *ctx, const struct note_record *n)
     return CS_OK;
 }
 
+int loader_on_quota(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota)
+{
+    struct loader *l = ctx;
+    if (!list_reserve((void **)&l->quotas, &l->quotas_room, l->n_quotas, sizeof *l->quotas))
+        return CS_ENOMEM;
+    l->quotas[l->n_quotas++] = (struct tenant_limits){*tenant, *quota};
+    return CS_OK;
+}
+
 void loader_on_restart(void *ctx)
 {
     struct loader *l = ctx;
+    l->quotas_to_tell = true;
     thread_end(l);
     for (size_t i = 0; i < l->n_rows; i++)
         row_free_memory(loader_row(l, i));
@@ -334,6 +344,7 @@ void loader_free(struct loader *l)
     loader_on_restart(l);
     free(l->blocks);
     free(l->notes);
+    free(l->quotas);
     free(l->keys);
     pthread_cond_destroy(&l->more);
     pthread_mutex_destroy(&l->lock);

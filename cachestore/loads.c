@@ -77,7 +77,7 @@ static void load_end_locked(struct load *l, enum tier_result result)
         index_page_unref_locked(&s->index, page);
     }
     index_requeue_locked(&s->index, sp);
-    room_settle_span_locked(s, sp);
+    room_settle_and_trim_locked(s, sp);
     for (struct load_wait *w = l->waits; w;) {
         struct cs_sequence *q = w->q;
         if (!q->notify || !restore_ready_locked(q, l->done_ns)) {
@@ -184,11 +184,11 @@ void load_leave_locked(struct load_wait *w)
 
 /* Needs the lock. Room for n pages on the device, and on the host where they come by way of it; returns for
  * how many there is. */
-static uint32_t room_for_load_locked(struct cs_store *s, uint32_t n, bool by_host)
+static uint32_t room_for_load_locked(struct cs_store *s, struct account *account, uint32_t n, bool by_host)
 {
-    if (room_for_pages_locked(s, n) != CS_OK && n > s->arena.n_free)
+    if (room_for_pages_locked(s, n, account) != CS_OK && n > s->arena.n_free)
         n = s->arena.n_free;
-    if (by_host && !room_for_host_locked(s, n, HOST_TURN_WAITING) && n > s->host.n_free)
+    if (by_host && !room_for_host_locked(s, n, HOST_TURN_WAITING, account) && n > s->host.n_free)
         n = s->host.n_free;
     return n;
 }
@@ -196,7 +196,7 @@ static uint32_t room_for_load_locked(struct cs_store *s, uint32_t n, bool by_hos
 struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t *n, bool all)
 {
     bool by_host = s->index.host != NULL, from_host = load_is_from_host(sp, first);
-    uint32_t room = room_for_load_locked(s, *n, by_host && !from_host);
+    uint32_t room = room_for_load_locked(s, sp->account, *n, by_host && !from_host);
     if (room < *n && all)
         return NULL;
     *n = room;
@@ -210,7 +210,7 @@ struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t f
     l->from_host = from_host;
     struct cs_copy *copy = (struct cs_copy *)(l->pages + *n);
     for (uint32_t i = 0; i < *n; i++) {
-        uint32_t page = arena_take(&s->arena);
+        uint32_t page = arena_take(&s->arena, sp->account->slot);
         l->pages[i] = arena_address(&s->arena, page);
         index_attach_locked(&s->index, sp, first + i, page, true);
         if (!by_host)
@@ -226,7 +226,7 @@ struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t f
                                             .kind = index_record_kind(sp),
                                             .key = sp->key,
                                             .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
-                                            .tenant = sp->tenant,
+                                            .tenant = sp->account->id,
                                             .first_position = sp->first_position,
                                             .n_pages = sp->n_pages,
                                             .flags = (uint32_t)sp->written_as,

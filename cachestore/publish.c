@@ -124,9 +124,9 @@ static uint32_t add_spans(struct cs_sequence *q, const uint32_t *ids, const stru
     while (done < n) {
         uint32_t take = n - done < s->span_pages ? n - done : s->span_pages;
         struct span *sp = NULL;
-        if (room_for_index_locked(s, index_span_bytes(&s->index, take)))
+        if (room_for_span_locked(s, index_span_bytes(&s->index, take), q->account))
             sp = index_add_locked(&s->index, q->place, q->place_ordinal, done ? keys[done - 1] : previous,
-                                  keys[done], &q->tenant, ids + (size_t)done * s->page_tokens, take);
+                                  keys[done], q->account, ids + (size_t)done * s->page_tokens, take);
         if (!sp) {
             s->totals.dropped_index_full++;
             break;
@@ -231,6 +231,7 @@ int cs_sequence_publish(struct cs_sequence *q, const uint32_t *ids, size_t n, co
         if (n_notes > 0)
             add_notes(q, notes, n_notes);
         writeback_pump_locked(s);
+        room_trim_locked(s, q->account);
     }
     pthread_mutex_unlock(&s->lock);
     histogram_add(&s->publish_us, (store_now_ns() - begun_ns) / 1000);

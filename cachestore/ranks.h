@@ -1,18 +1,22 @@
 /*
- * Who leaves the device next: the candidates in classes of worth (policy/worth.h), durable ones (and what is
- * whole on the host) apart from those that would be lost, in each class the least recently used first. The
- * least worthy is found by comparing the heads of the classes, at most WORTH_CLASSES of them, whatever the
+ * Who leaves a tier next: for device, host and disk each the candidates in classes of worth (policy/worth.h),
+ * within a few groups that go one after another, in each class the least recently used first. The least
+ * worthy is found by comparing the heads of the classes, at most WORTH_CLASSES of a group, whatever the
  * number of candidates.
  *
- * What is worth nothing goes first, then what is safe in another tier, then the rest; of both kinds the last
- * class when all others are empty. A checkpoint whose blocks are all in use, by sequences or by other
- * checkpoints, would give no room: it is in the last class of the rest, wherever else it is stored. A class
- * is that of the moment when the candidate was last looked at; it is looked at again when it comes to the
- * head, so what changes far away costs nothing.
+ *   device   what is safe in another tier, then what would be lost
+ *   host     what is durable, then the rest, then what waits for the disk
+ *   disk     one group
  *
- * Spans go from the tail, leaves before spans with something resident behind them. Pages in use are passed
- * over: a sequence that computed all of its path anew uses pages that were missing at a tail, and not those
- * before them, which would hold memory that nobody can have.
+ * What is worth nothing goes first of all; of each group the last class goes when its others are empty. A
+ * checkpoint on the device whose blocks are all in use, by sequences or by other checkpoints, would give no
+ * room: it is in the last class of the last group, wherever else it is stored. A class is that of the moment
+ * when the candidate was last looked at. It is looked at when its neighbours on the path come or go, and
+ * again when it comes to the head.
+ *
+ * Spans go from the tail, leaves before spans with something of the tier behind them. On the device they go
+ * page by page, and pages in use are passed over: a sequence that computed all of its path anew uses pages
+ * that were missing at a tail, and not those before them, which would hold memory that nobody can have.
  *
  * Where a model resumes at checkpoints only, pages behind the last checkpoint of all paths through them are
  * worth nothing; the others are what their checkpoints rest on, and go when those are gone. A checkpoint at
@@ -21,8 +25,11 @@
  * For that each span knows its chain, the most checkpoints on any path from its start down, and how deep into
  * it pages are useful. Both are kept up to date along the path to the root, as far as they change.
  *
- * Within a class candidates are in a pairing heap that is threaded through the spans (Fredman, Sedgewick,
- * Sleator and Tarjan 1986), so that nothing is allocated.
+ * Each account (accounts.h) has heads of its own, so that one tenant's least worthy record is found like
+ * anybody's. A class of an account is a pairing heap threaded through the spans (Fredman, Sedgewick, Sleator
+ * and Tarjan 1986), so that nothing is allocated; the roots of all accounts form another such heap, of which
+ * the oldest is the oldest of the class. A root has no siblings in its own heap, so one pair of links serves
+ * both.
  *
  * Threads: everything is called with the store's lock held.
  */
@@ -32,38 +39,47 @@
 #include "cachestore/policy/worth.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct index;
 struct span;
+struct account;
 
-struct ranks {
-    struct span *root[2][WORTH_CLASSES]; /* not safe in another tier, safe there */
-    uint64_t filled[2];                  /* a bit a class */
+enum rank_tier { RANK_DEVICE, RANK_HOST, RANK_DISK, RANK_TIERS };
+enum { RANK_GROUPS_MOST = 3, RANK_SAFE = 0, RANK_UNSAFE = 1 }; /* groups of the device */
+
+struct rank_heads {
+    uint64_t filled[RANK_GROUPS_MOST][WORTH_CLASSES / 64]; /* a bit a class */
+    struct span *root[][WORTH_CLASSES];                    /* a row a group of the tier */
 };
+size_t ranks_heads_bytes(enum rank_tier tier);
 
-/* In a span. */
+/* In a span, one a tier. */
 struct rank {
-    struct span *child, *next, *previous; /* previous: of a first child its parent */
-    double value;                         /* w * tokens / blocks */
-    uint64_t last_used;
-    uint8_t class;
-    bool ranked, durable; /* durable: safe in another tier, and its leaving gives room */
+    struct span *child[2]; /* of its account's heap; of the heap of roots */
+    struct span *next,
+        *previous; /* siblings in the one that it is below; previous of a first child: parent */
+    float value;   /* w * time / blocks */
+    uint8_t class, group;
+    bool ranked;
 };
 
-/* Puts the span in where it belongs now, or takes it out if it is no candidate. */
+/* Puts the span in where it belongs now in each tier, or takes it out where it is no candidate. */
 void ranks_update_locked(struct index *ix, struct span *sp);
 void ranks_remove_locked(struct index *ix, struct span *sp);
-/* The candidate to evict next; NULL: there is none. */
-struct span *ranks_victim_locked(struct index *ix);
-/* Call when a checkpoint of the span has come or gone. */
-void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp);
+/* The candidate to leave the tier next, of an account's or (NULL) of all; NULL: there is none. */
+struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
+/* Call when a checkpoint behind page `ordinal` of the span has come or gone. */
+void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp, uint32_t ordinal);
 /* Call when what hangs on the span was taken from it or given to it. */
 void ranks_recount_locked(struct index *ix, struct span *sp);
 /* How many pages of the span there are up to its last resident one that nobody uses; 0: none. */
 uint32_t ranks_pages_to_unused(const struct index *ix, const struct span *sp);
 /* Nothing that could be resumed needs page i of the span. */
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i);
+/* It leaves the device last, because its blocks are all in use. */
+bool ranks_gives_no_room(const struct span *sp);
 /* Checkpoints of the span behind its pages up to `ordinal`. */
 uint32_t ranks_checkpoints_up_to(const struct span *sp, uint32_t ordinal);
 /* The most checkpoints behind this one on any path. */

@@ -496,6 +496,11 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
     q->n_looked_up = (uint32_t)n;
     q->counted = n > 0;
     q->opened_ns = store_now_ns();
+    q->account = quota_enter(s, &q->tenant);
+    if (!q->account) {
+        free(q);
+        return CS_ENOMEM;
+    }
     struct segment *segments = NULL;
     struct load_batch batch = {0};
     if (n_full > 0) {
@@ -521,6 +526,7 @@ int cs_sequence_open(struct cs_store *s, const struct cs_tenant *tenant, const u
             free(batch.reads);
             free(batch.copies);
             free(q->on_host);
+            quota_leave(s, q->account);
             free(q);
             return CS_ENOMEM;
         }

@@ -1,11 +1,17 @@
 /*
  * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
  * span is added, blocks of the host before one is copied or read there, chunks before a span is written. What
- * is evicted is chosen by policy/evict.c through the heaps of the index and the ranks of the device. Pages in
+ * is evicted is chosen by worth (ranks.h) in each tier, and by age (policy/evict.c) in the index. Pages in
  * use, pinned spans and what is being written are never candidates. A checkpoint is one even while sequences
  * use its blocks, which they keep then, but goes from the device when nothing else is left.
+ *
+ * Quotas. Who would have more than its quota makes room among its own records first; who has more, because it
+ * is in use or waits for the disk, is first to lose what it can when anybody needs room.
  */
+#include "cachestore/policy/quota.h"
 #include "cachestore/store.h"
+
+#define TRIM_AT_ONCE 64 /* records, before others may have the lock */
 
 /* Everything here runs with the store's lock held. */
 
@@ -84,30 +90,31 @@ static void stop_waiting(struct cs_store *s, struct span *sp)
 }
 
 /* Evicts a checkpoint from the device as a whole: half of one is worth nothing. */
-static void evict_checkpoint(struct cs_store *s, struct span *c)
+static void evict_checkpoint(struct cs_store *s, struct span *c, enum cs_gone why)
 {
     stop_waiting(s, c);
     count_dropped(s, c);
-    leave_device(s, c, CS_GONE_EVICTED);
+    leave_device(s, c, why);
     index_requeue_locked(&s->index, c);
     c->lost = CS_MISS_EVICTED;
     s->totals.evicted_device_checkpoints++;
     room_settle_span_locked(s, c);
 }
 
-/* Takes unused pages off the span, from its tail, until `want` pages of the arena are free or the next one is
- * worth more than those before. */
-static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
+/* Takes at most n unused pages off the span, from its tail, or until the next one is worth more than those
+ * before. */
+static void evict_tail(struct cs_store *s, struct span *sp, uint64_t n, enum cs_gone why)
 {
-    bool dead = sp->rank.class == WORTH_CLASS_NOTHING;
+    bool dead = sp->rank[RANK_DEVICE].class == WORTH_CLASS_NOTHING;
     stop_waiting(s, sp);
     count_dropped(s, sp);
-    for (uint32_t i = ranks_pages_to_unused(&s->index, sp); i-- > 0 && s->arena.n_free < want;) {
+    for (uint32_t i = ranks_pages_to_unused(&s->index, sp); i-- > 0 && n > 0;) {
         if (sp->page[i] == ARENA_NO_PAGE || s->arena.pages[sp->page[i]].refs > 0)
             continue;
         if (dead && !ranks_page_is_dead(&s->index, sp, i))
             break;
-        index_detach_locked(&s->index, sp, i, CS_GONE_EVICTED);
+        index_detach_locked(&s->index, sp, i, why);
+        n--;
     }
     sp->lost = CS_MISS_EVICTED;
     if (sp->n_device == 0)
@@ -116,24 +123,63 @@ static void evict_tail(struct cs_store *s, struct span *sp, uint64_t want)
     room_settle_span_locked(s, sp);
 }
 
-int room_for_pages_locked(struct cs_store *s, uint64_t n)
+static void evict_from_device(struct cs_store *s, struct span *sp, uint64_t n, enum cs_gone why)
+{
+    if (!index_is_safe(sp) && sp->rank[RANK_DEVICE].class != WORTH_CLASS_NOTHING)
+        s->under_pressure = true; /* bytes are about to be lost */
+    if (sp->kind == SPAN_CHECKPOINT)
+        evict_checkpoint(s, sp, why);
+    else
+        evict_tail(s, sp, n, why);
+}
+
+static void count_quota_eviction(struct cs_store *s, struct account *account)
+{
+    s->totals.evicted_quota++;
+    account->evicted++;
+}
+
+/* The next to leave the tier, first of those who have more than their quota. */
+static struct span *victim_of_all(struct cs_store *s, enum rank_tier tier)
+{
+    struct index *ix = &s->index;
+    for (const struct account *a = ix->accounts.over[tier]; a; a = a->over_next[tier]) {
+        struct span *sp = ranks_victim_locked(ix, tier, a);
+        if (sp && (tier != RANK_DEVICE || !ranks_gives_no_room(sp)))
+            return sp;
+    }
+    return ranks_victim_locked(ix, tier, NULL);
+}
+
+/* At most `most` records of the account leave the device until it could have `more` bytes there, or as long
+ * as they give room. waiting: also what waits for a lower tier. */
+static void keep_device_quota(struct cs_store *s, struct account *a, uint64_t more, bool waiting,
+                              uint64_t most)
+{
+    uint64_t excess;
+    while (most-- > 0 && (excess = quota_excess(a->used[RANK_DEVICE], more, a->limit[RANK_DEVICE])) > 0) {
+        struct span *sp = ranks_victim_locked(&s->index, RANK_DEVICE, a);
+        if (!sp || ranks_gives_no_room(sp) || (!waiting && index_waits_on_device(&s->index, sp)))
+            return;
+        count_quota_eviction(s, a);
+        evict_from_device(s, sp, (excess + s->stride - 1) / s->stride, CS_GONE_QUOTA);
+    }
+}
+
+int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *account)
 {
     if (n > (uint64_t)s->arena.n_free + s->arena.n_cached)
         return CS_EFULL;
+    keep_device_quota(s, account, n * s->stride, true, UINT64_MAX);
     while (s->arena.n_free < n) {
-        struct span *victim = ranks_victim_locked(&s->index);
+        struct span *victim = victim_of_all(s, RANK_DEVICE);
         if (!victim) {
             /* What is being written becomes evictable sooner. */
             if (s->disk && s->writing_bytes > 0)
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        if (!index_is_safe(victim) && victim->rank.class != WORTH_CLASS_NOTHING)
-            s->under_pressure = true; /* bytes are about to be lost */
-        if (victim->kind == SPAN_CHECKPOINT)
-            evict_checkpoint(s, victim);
-        else
-            evict_tail(s, victim, n);
+        evict_from_device(s, victim, n - s->arena.n_free, CS_GONE_EVICTED);
     }
     return CS_OK;
 }
@@ -144,8 +190,8 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone w
     notes_unstore_locked(sp);
     s->tier->delete_span(s->disk, sp->id);
     sp->id = (struct record_id){0};
-    sp->disk_bytes = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+    sp->disk_bytes = 0;
 }
 
 static void count_evicted_disk(struct cs_store *s, const struct span *sp)
@@ -164,33 +210,76 @@ static void count_evicted_host(struct cs_store *s, const struct span *sp)
         s->totals.evicted_host_spans++;
 }
 
-bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last)
+static void evict_from_host(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
-    struct index *ix = &s->index;
-    while (s->host.n_free < n) {
-        struct span *victim = index_first_locked(ix, HEAP_HOST);
-        if (!victim)
+    if (index_waits(sp) && sp->disk != SPAN_DISK_QUEUED) {
+        s->totals.dropped_queue_full++;
+        writeback_cancel_locked(s, sp);
+    }
+    count_evicted_host(s, sp);
+    leave_host(s, sp, why);
+    if (!index_is_resident(sp)) {
+        count_dropped(s, sp);
+        sp->lost = CS_MISS_EVICTED;
+    }
+    index_requeue_locked(&s->index, sp);
+    room_settle_span_locked(s, sp);
+}
+
+static bool has_its_turn(const struct cs_store *s, const struct span *sp, enum host_turn last)
+{
+    return sp && index_host_turn(&s->index, sp) <= last;
+}
+
+/* At most `most` records of the account leave the host until it could have `more` bytes there. False: it
+ * cannot. */
+static bool keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
+                            uint64_t most)
+{
+    while (quota_excess(a->used[RANK_HOST], more, a->limit[RANK_HOST]) > 0) {
+        struct span *sp = most-- > 0 ? ranks_victim_locked(&s->index, RANK_HOST, a) : NULL;
+        if (!has_its_turn(s, sp, last))
             return false;
-        if (victim->host_turn != index_host_turn(ix, victim)) { /* something far away has changed */
-            index_requeue_locked(ix, victim);
-            continue;
-        }
-        if (victim->host_turn > last)
-            return false;
-        if (index_waits(victim) && victim->disk != SPAN_DISK_QUEUED) {
-            s->totals.dropped_queue_full++;
-            writeback_cancel_locked(s, victim);
-        }
-        count_evicted_host(s, victim);
-        leave_host(s, victim, CS_GONE_EVICTED);
-        if (!index_is_resident(victim)) {
-            count_dropped(s, victim);
-            victim->lost = CS_MISS_EVICTED;
-        }
-        index_requeue_locked(ix, victim);
-        room_settle_span_locked(s, victim);
+        count_quota_eviction(s, a);
+        evict_from_host(s, sp, CS_GONE_QUOTA);
     }
     return true;
+}
+
+bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last)
+{
+    uint64_t missing = (uint64_t)sp->n_pages * s->stride;
+    if (quota_never_fits(missing, sp->account->limit[RANK_HOST]))
+        return false;
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        missing -= sp->host[i] != ARENA_NO_PAGE ? s->stride : 0;
+    return keep_host_quota(s, sp->account, missing, last, UINT64_MAX);
+}
+
+bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account)
+{
+    (void)keep_host_quota(s, account, n * s->stride, last, UINT64_MAX);
+    while (s->host.n_free < n) {
+        struct span *victim = victim_of_all(s, RANK_HOST);
+        if (!has_its_turn(s, victim, last))
+            victim = ranks_victim_locked(&s->index, RANK_HOST, NULL);
+        if (!has_its_turn(s, victim, last))
+            return false;
+        evict_from_host(s, victim, CS_GONE_EVICTED);
+    }
+    return true;
+}
+
+bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account)
+{
+    for (;;) {
+        bool counted = account->counted;
+        uint64_t more = counted ? 0 : accounts_bytes_each(&s->index.accounts);
+        if (!room_for_index_locked(s, bytes + more))
+            return false;
+        if (account->counted == counted) /* making room may have taken its last span */
+            return true;
+    }
 }
 
 /* Out of every tier. The span has no children, pins or loads, is not being written, and nobody uses its pages
@@ -222,8 +311,8 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
      * free is taken off here, or impatience would forget too much. */
     uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
     uint64_t tier_per_span = ix->n_disk_spans ? tier / ix->n_disk_spans : 0;
-    while (ix->bytes + tier + bytes > ix->budget || ix->n_spans >= ix->heap_capacity) {
-        struct span *victim = index_first_locked(ix, HEAP_INDEX);
+    while (index_memory(ix) + tier + bytes > ix->budget || ix->n_spans >= ix->heap_capacity) {
+        struct span *victim = index_first_locked(ix);
         if (!victim)
             return false;
         if (victim->disk == SPAN_DISK_DURABLE)
@@ -233,18 +322,44 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
     return true;
 }
 
+static uint64_t evict_from_disk(struct cs_store *s, struct span *sp, enum cs_gone why)
+{
+    uint64_t bytes = sp->disk_bytes ? sp->disk_bytes : 1;
+    room_drop_record_locked(s, sp, why);
+    count_evicted_disk(s, sp);
+    sp->lost = CS_MISS_EVICTED;
+    room_settle_span_locked(s, sp);
+    return bytes;
+}
+
+/* At most `most` records of the account leave the disk until it could have `more` bytes there. False: it
+ * cannot. */
+static bool keep_disk_quota(struct cs_store *s, struct account *a, uint64_t more, uint64_t most)
+{
+    while (quota_excess(a->used[RANK_DISK], more, a->limit[RANK_DISK]) > 0) {
+        struct span *sp = most-- > 0 ? ranks_victim_locked(&s->index, RANK_DISK, a) : NULL;
+        if (!sp)
+            return false;
+        count_quota_eviction(s, a);
+        (void)evict_from_disk(s, sp, CS_GONE_QUOTA);
+    }
+    return true;
+}
+
+bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes)
+{
+    return !quota_never_fits(bytes, sp->account->limit[RANK_DISK]) &&
+           keep_disk_quota(s, sp->account, bytes, UINT64_MAX);
+}
+
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
 {
     uint64_t freed = 0;
     while (freed < bytes) {
-        struct span *victim = index_first_locked(&s->index, HEAP_DISK);
+        struct span *victim = victim_of_all(s, RANK_DISK);
         if (!victim)
             return false;
-        freed += victim->disk_bytes ? victim->disk_bytes : 1;
-        room_drop_record_locked(s, victim, CS_GONE_EVICTED);
-        count_evicted_disk(s, victim);
-        victim->lost = CS_MISS_EVICTED;
-        room_settle_span_locked(s, victim);
+        freed += evict_from_disk(s, victim, CS_GONE_EVICTED);
     }
     return true;
 }
@@ -255,4 +370,51 @@ bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
         if (!room_evict_disk_locked(s, 1))
             return false;
     return true;
+}
+
+/* ---- quotas ------------------------------------------------------------------------------------------ */
+
+void room_count_quota_drop_locked(struct cs_store *s, struct account *account)
+{
+    s->totals.dropped_quota++;
+    account->dropped++;
+}
+
+static void trim(struct cs_store *s, struct account *a, uint64_t most)
+{
+    a->n_sequences++; /* it outlives its last record */
+    if (a->over[RANK_DEVICE])
+        keep_device_quota(s, a, 0, false, most);
+    if (a->over[RANK_HOST])
+        (void)keep_host_quota(s, a, 0, HOST_TURN_REST, most);
+    if (a->over[RANK_DISK])
+        (void)keep_disk_quota(s, a, 0, most);
+    a->n_sequences--;
+    index_account_settle_locked(&s->index, a);
+}
+
+void room_trim_locked(struct cs_store *s, struct account *account)
+{
+    trim(s, account, UINT64_MAX);
+}
+
+void room_settle_and_trim_locked(struct cs_store *s, struct span *sp)
+{
+    struct account *account = sp->account;
+    account->n_sequences++;
+    room_settle_span_locked(s, sp);
+    account->n_sequences--;
+    trim(s, account, UINT64_MAX);
+}
+
+bool room_trim_some_locked(struct cs_store *s)
+{
+    uint64_t before = s->totals.evicted_quota, n = 0;
+    for (int t = 0; t < RANK_TIERS; t++)
+        for (struct account *a = s->index.accounts.over[t], *next; a && n < TRIM_AT_ONCE; a = next) {
+            next = a->over_next[t];
+            trim(s, a, TRIM_AT_ONCE - n);
+            n = s->totals.evicted_quota - before;
+        }
+    return n >= TRIM_AT_ONCE;
 }

@@ -78,10 +78,10 @@ int cs_sequence_grow(struct cs_sequence *q, size_t n_tokens)
         q->capacity = capacity;
     }
     pthread_mutex_lock(&s->lock);
-    int rc = room_for_pages_locked(s, n - q->n_pages);
+    int rc = room_for_pages_locked(s, n - q->n_pages, q->account);
     if (rc == CS_OK)
         for (; q->n_pages < n; q->n_pages++) {
-            q->page[q->n_pages] = arena_take(&s->arena);
+            q->page[q->n_pages] = arena_take(&s->arena, q->account->slot);
             q->address[q->n_pages] = arena_address(&s->arena, q->page[q->n_pages]);
         }
     if (arena_wants_populate(&s->arena))
@@ -121,6 +121,9 @@ void cs_sequence_close(struct cs_sequence *q)
         if (q->restoring_next)
             q->restoring_next->restoring_previous = q->restoring_previous;
     }
+    room_trim_locked(s, q->account);
+    q->account->n_sequences--;
+    index_account_settle_locked(&s->index, q->account);
     s->n_sequences--;
     pthread_mutex_unlock(&s->lock);
     step_free(q);

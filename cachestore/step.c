@@ -76,12 +76,12 @@ static int window_grow_locked(struct cs_sequence *q, uint32_t end)
     struct cs_store *s = q->s;
     if (end <= q->window_end || s->window_groups == 0)
         return CS_OK;
-    int rc = room_for_pages_locked(s, (uint64_t)(end - q->window_end) * s->window_groups);
+    int rc = room_for_pages_locked(s, (uint64_t)(end - q->window_end) * s->window_groups, q->account);
     if (rc != CS_OK)
         return rc;
     for (; q->window_end < end; q->window_end++)
         for (uint32_t g = 0; g < s->window_groups; g++)
-            window_put(q, g, q->window_end, arena_take(&s->arena));
+            window_put(q, g, q->window_end, arena_take(&s->arena, q->account->slot));
     return CS_OK;
 }
 
@@ -105,7 +105,7 @@ static int capture_new_locked(struct cs_sequence *q, uint32_t position, enum cs_
     uint32_t n = checkpoint_blocks(s, position);
     struct capture *c = malloc(sizeof *c + n * sizeof c->block[0]);
     void **address = malloc((s->state_blocks + 1) * sizeof *address);
-    int rc = c && address ? room_for_pages_locked(s, s->state_blocks) : CS_ENOMEM;
+    int rc = c && address ? room_for_pages_locked(s, s->state_blocks, q->account) : CS_ENOMEM;
     if (rc != CS_OK) {
         free(c);
         free((void *)address);
@@ -115,7 +115,7 @@ static int capture_new_locked(struct cs_sequence *q, uint32_t position, enum cs_
     *c = (struct capture){
         .next = q->captures, .position = position, .n_blocks = n, .kind = kind, .address = address};
     for (uint32_t i = 0; i < s->state_blocks; i++) {
-        c->block[i] = arena_take(&s->arena);
+        c->block[i] = arena_take(&s->arena, q->account->slot);
         address[i] = arena_address(&s->arena, c->block[i]);
     }
     q->captures = c;

@@ -61,8 +61,9 @@ const char *cs_miss_name(enum cs_miss m)
 }
 
 static const char *const gone_names[CS_GONE_COUNT] = {
-    [CS_GONE_EVICTED] = "evicted", [CS_GONE_INDEX] = "index_full", [CS_GONE_THINNED] = "thinned",
-    [CS_GONE_FAILED] = "failed",   [CS_GONE_DAMAGED] = "damaged",  [CS_GONE_CUT] = "cut",
+    [CS_GONE_EVICTED] = "evicted", [CS_GONE_QUOTA] = "quota",   [CS_GONE_INDEX] = "index_full",
+    [CS_GONE_THINNED] = "thinned", [CS_GONE_FAILED] = "failed", [CS_GONE_DAMAGED] = "damaged",
+    [CS_GONE_CUT] = "cut",
 };
 
 const char *cs_gone_name(enum cs_gone g)
@@ -138,6 +139,12 @@ static void *keeper_main(void *arg)
         if (behind) {
             pthread_mutex_unlock(&s->lock);
             arena_populate(behind);
+            pthread_mutex_lock(&s->lock);
+            continue;
+        }
+        if (s->trimming) {
+            s->trimming = room_trim_some_locked(s);
+            pthread_mutex_unlock(&s->lock); /* others may want it */
             pthread_mutex_lock(&s->lock);
             continue;
         }
@@ -257,6 +264,7 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
     const struct tier_disk_events events = {.on_span = loader_on_span,
                                             .on_notes = loader_on_notes,
                                             .on_restart = loader_on_restart,
+                                            .on_quota = loader_on_quota,
                                             .ctx = loader};
     struct tier_disk *disk = NULL;
     int rc = s->tier->open(&config, &events, &disk, s->secret, err, err_len);
@@ -347,12 +355,13 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
                   "prefix cache: %u blocks hold no checkpoint of %llu, so long prompts are never resumed",
                   s->arena.n_pages, (unsigned long long)checkpoint_blocks_most(c));
     if (rc == CS_OK)
-        rc = index_open(&s->index, &s->arena, s->host.n_pages ? &s->host : NULL, s->page_tokens, index_bytes);
+        rc = index_open(&s->index, &s->arena, s->host.n_pages ? &s->host : NULL, s->page_tokens, index_bytes,
+                        &c->tenant_quota);
     if (rc == CS_OK)
         rc = notes_open(&s->notes, index_bytes);
     s->index.stateful = s->stateful;
     s->index.bytes += (s->notes.bucket_mask + 1) * sizeof(void *);
-    if (rc == CS_OK && s->index.bytes > index_bytes)
+    if (rc == CS_OK && index_memory(&s->index) > index_bytes)
         rc = CS_EINVAL;
     if (rc == CS_OK && getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
         rc = CS_EIO;
@@ -477,7 +486,8 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->kept_disk_spans.alive = s->index.n_disk_spans - s->index.n_disk_checkpoints;
     out->kept_disk_checkpoints = s->index.disk[SPAN_CHECKPOINT];
     out->kept_disk_checkpoints.alive = s->index.n_disk_checkpoints;
-    out->index_bytes = s->index.bytes;
+    out->tenants = s->index.accounts.n;
+    out->index_bytes = index_memory(&s->index);
     out->index_budget = s->index.budget;
     out->disk_on = s->disk != NULL;
     out->disk_engine = "off";

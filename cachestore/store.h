@@ -13,7 +13,8 @@
  *   writeback.c  spans on their way to lower tiers
  *   host.c       the host tier, between a device that is not host memory and the disk
  *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
- *   index.c ranks.c notes.c arena.c key.c policy/   no knowledge of the store
+ *   quota.c      limits of tenants: set, told, enforced in the background
+ *   index.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
  *
  * Threads and locks. Callers' threads, the tier's and the device's (completions) and the keeper (deadlines,
  * notifications, populating the arena) meet under one mutex, cs_store.lock. It is held for short, bounded
@@ -93,6 +94,7 @@ struct cs_store {
     pthread_t keeper;
     pthread_cond_t keeper_wake;
     bool keeper_started, closing;
+    bool trimming; /* limits were lowered: the keeper evicts */
 };
 
 /* Pages of a span, or a whole checkpoint, on their way to the device; shared by all who wait. */
@@ -151,6 +153,7 @@ struct wanted {
 struct cs_sequence {
     struct cs_store *s;
     struct cs_tenant tenant;
+    struct account *account;
     /* The place in the tree: the path's last page is (place, place_ordinal); NULL: at the root. Pinned. */
     struct span *place;
     uint32_t place_ordinal;
@@ -208,6 +211,7 @@ struct loader *loader_new(struct cs_store *s);
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes);
 void loader_on_restart(void *ctx);
 int loader_on_notes(void *ctx, const struct note_record *n);
+int loader_on_quota(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota);
 /* Links what was read into the tree, deletes rows that nothing leads to. CS_OK, or CS_ENOMEM: the store
  * cannot be used. */
 int loader_finish_locked(struct loader *l);
@@ -216,17 +220,32 @@ uint32_t loader_pins_let_go(const struct loader *l);
 void loader_free(struct loader *l);
 
 /* room.c */
-/* Makes n arena pages free, evicting as needed. CS_OK or CS_EFULL. */
-int room_for_pages_locked(struct cs_store *s, uint64_t n);
+/* Makes n arena pages free for a sequence of the account's tenant, evicting as needed: what is its own first,
+ * where it would have more than its quota. CS_OK or CS_EFULL. */
+int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *account);
 /* Makes room for bytes in the index, forgetting the oldest leaves. False: everything is in use. */
 bool room_for_index_locked(struct cs_store *s, uint64_t bytes);
-/* Deletes the oldest leaves from disk until `bytes` are free, or that many more than before. False: nothing
- * is left to delete. */
+/* The same for a span of this account, which may be its first. */
+bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
+/* Deletes the least worthy leaves from disk until `bytes` are free, or that many more than before; first of
+ * who has more than its quota. False: nothing is left to delete. */
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes);
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
 /* Makes n blocks of the host free, evicting as needed, whose turn is not after `last`. False: there are not
  * so many. */
-bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last);
+bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account);
+/* Evicts records of the span's tenant until its own would be within the quota: a record of `bytes` on disk,
+ * or its blocks on the host. False: it cannot. */
+bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes);
+bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last);
+void room_count_quota_drop_locked(struct cs_store *s, struct account *account);
+/* Call where something of the account's tenant is no longer in use, or has become durable: what is over its
+ * quota goes, but for what waits for the disk. The account is freed if nothing needs it. */
+void room_trim_locked(struct cs_store *s, struct account *account);
+/* room_settle_span_locked, then that. */
+void room_settle_and_trim_locked(struct cs_store *s, struct span *sp);
+/* The same of all tenants, a few records at a time. False: there is nothing more to do. */
+bool room_trim_some_locked(struct cs_store *s);
 /* The span's record, which is durable, is gone or useless: out of the disk tier. */
 void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
@@ -236,6 +255,11 @@ void room_settle_span_locked(struct cs_store *s, struct span *sp);
 void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why);
 /* Drops references of arena pages and queues their owners. */
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
+
+/* quota.c */
+/* The account of a sequence's tenant, which has one sequence more. NULL: no memory. Takes the lock. */
+struct account *quota_enter(struct cs_store *s, const struct cs_tenant *tenant);
+void quota_leave(struct cs_store *s, struct account *account);
 
 /* writeback.c */
 /* The span waits for its next way down, if there is one and it is whole. */

@@ -12,6 +12,7 @@ const struct tier_vtable tier_disk_vtable = {
     .delete_span = tier_disk_delete,
     .delete_notes = tier_disk_delete_notes,
     .touch = tier_disk_touch,
+    .quota = tier_disk_quota,
     .settle = tier_disk_settle,
     .kick = tier_disk_kick,
     .pending_bytes = tier_disk_pending_bytes,

@@ -19,6 +19,7 @@ struct tier_vtable {
     void (*delete_span)(struct tier_disk *t, struct record_id id);
     void (*delete_notes)(struct tier_disk *t, struct record_id owner, struct record_id id);
     void (*touch)(struct tier_disk *t, struct record_id id, int64_t used_unix);
+    int (*quota)(struct tier_disk *t, const struct cs_tenant *tenant, const struct cs_quota *quota);
     void (*settle)(struct tier_disk *t, uint32_t deadline_ms);
     void (*kick)(struct tier_disk *t);
     uint64_t (*pending_bytes)(const struct tier_disk *t);

@@ -309,6 +309,26 @@ void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct 
     push_row(t, op);
 }
 
+int tier_disk_quota(struct tier_disk *t, const struct cs_tenant *tenant, const struct cs_quota *quota)
+{
+    struct row_op *op = calloc(1, sizeof *op);
+    bool none = catalog_quota_is_none(quota);
+    if (op != NULL && !none)
+        op->value = malloc(CATALOG_QUOTA_BYTES);
+    if (op == NULL || (!none && op->value == NULL)) {
+        free(op);
+        return CS_ENOMEM;
+    }
+    if (!none)
+        catalog_quota_encode(quota, op->value);
+    op->len = CATALOG_QUOTA_BYTES; /* pending, deleted or not */
+    op->quota = true;
+    op->id = catalog_quota_id(tenant);
+    pthread_mutex_lock(&t->lock);
+    push_row(t, op);
+    return CS_OK;
+}
+
 void tier_disk_delete(struct tier_disk *t, struct record_id id)
 {
     pthread_mutex_lock(&t->lock);

@@ -89,6 +89,9 @@ struct tier_disk_events {
     int (*on_span)(void *ctx, const struct span_record *r, uint64_t disk_bytes);
     int (*on_notes)(void *ctx, const struct note_record *n);
     void (*on_restart)(void *ctx);
+    /* Called before on_span for each tenant that has limits of its own. What was told stays after on_restart,
+     * and must be told the tier again. NULL, or 0 or CS_ENOMEM, which ends the open. */
+    int (*on_quota)(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota);
     void *ctx;
 };
 
@@ -157,6 +160,9 @@ void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t 
 void tier_disk_delete(struct tier_disk *t, struct record_id id);
 /* One row of notes of a span that stays. */
 void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct record_id id);
+/* A tenant's limits, or that it has none (all 0); in the catalogue with the next batch, or a later one where
+ * that fails. CS_OK, CS_ENOMEM. */
+int tier_disk_quota(struct tier_disk *t, const struct cs_tenant *tenant, const struct cs_quota *quota);
 /* Note a use, persisted in batches. */
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix);
 

@@ -59,7 +59,11 @@ static void group_commit(struct tier_disk *t, struct group *g)
     for (struct transfer *x = g->writes; x != NULL; x = x->next)
         catalog_put(c, CATALOG_RECORD, x->rec->id, x->row, x->row_bytes);
     for (struct row_op *row = g->rows; row != NULL; row = row->next) {
-        if (row->value != NULL)
+        if (row->quota && row->value != NULL)
+            catalog_put(c, CATALOG_QUOTA, row->id, row->value, row->len);
+        else if (row->quota)
+            catalog_delete(c, CATALOG_QUOTA, row->id);
+        else if (row->value != NULL)
             catalog_put_notes(c, row->owner, row->id, row->value, row->len);
         else
             catalog_delete_notes(c, row->owner, row->id);

@@ -84,9 +84,10 @@ struct transfer {
     struct transfer *next;
 };
 
-/* A change of a row that has no chunks: notes written or deleted. */
+/* A change of a row that has no chunks: notes or a quota, written or deleted. */
 struct row_op {
     struct row_op *next;
+    bool quota; /* id: catalog_quota_id */
     struct record_id owner, id;
     void *value; /* NULL: delete */
     size_t len;

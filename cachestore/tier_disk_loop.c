@@ -193,6 +193,15 @@ static bool writes_begin(struct tier_disk *t)
 
 /* ---- flush ------------------------------------------------------------------------------------------- */
 
+/* Once more with the next batch, where nothing newer has come: rows are applied in order. */
+static void row_again(struct tier_disk *t, struct row_op *row)
+{
+    row->next = t->rows;
+    if (t->rows == NULL)
+        t->rows_tail = &row->next;
+    t->rows = row;
+}
+
 void tier_group_send(struct tier_disk *t, struct group *g)
 {
     pthread_mutex_lock(&t->lock);
@@ -220,6 +229,10 @@ static void sync_failed(struct tier_disk *t)
 static void rows_of_deleted_drop(struct tier_disk *t, struct group *g)
 {
     for (struct row_op **at = &g->rows, *row; (row = *at) != NULL;) {
+        if (row->quota) {
+            at = &row->next;
+            continue;
+        }
         pthread_mutex_lock(&t->lock);
         const struct disk_record *owner = tier_record_find(t, row->owner);
         pthread_mutex_unlock(&t->lock);
@@ -372,7 +385,10 @@ static void flush_end(struct tier_disk *t, struct group *g)
     struct row_op *row;
     while ((row = g->rows) != NULL) {
         g->rows = row->next;
-        row_end(t, row);
+        if (row->quota && g->result != CS_OK && !t->closing)
+            row_again(t, row);
+        else
+            row_end(t, row);
     }
     free(g->touches);
 }

@@ -13,7 +13,7 @@
  * again from the record headers in the volumes, and everything starts anew. Headers of records that were
  * evicted may still lie there: they come back, which is harmless, because a record is served only after its
  * ids and checksums have matched, and the newest owner of a chunk wins here, too. Notes, use times and pins
- * are lost with the catalogue.
+ * are lost with the catalogue; quotas too, as far as they cannot be read any more.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,6 +125,20 @@ static bool pin_take(struct load *l, struct record_id id)
     bool found = l->next_pin < l->n_pins && record_id_equal(l->pins[l->next_pin], id);
     l->next_pin += found;
     return found;
+}
+
+/* ---- quotas ------------------------------------------------------------------------------------------ */
+
+static int quota_load(void *ctx, const struct catalog_row *row)
+{
+    struct load *l = ctx;
+    struct cs_quota quota;
+    if (!catalog_quota_decode(row->value, row->len, &quota) || catalog_quota_is_none(&quota)) {
+        catalog_delete(l->t->catalog, CATALOG_QUOTA, row->id);
+        return CS_OK;
+    }
+    struct cs_tenant tenant = catalog_quota_tenant(row->id);
+    return l->events->on_quota == NULL ? CS_OK : l->events->on_quota(l->events->ctx, &tenant, &quota);
 }
 
 /* ---- reports ----------------------------------------------------------------------------------------- */
@@ -288,7 +302,9 @@ static void load_free(struct load *l)
 static int rows_read(struct load *l)
 {
     struct catalog *c = l->t->catalog;
-    int rc = catalog_scan(c, CATALOG_USED, used_load, l);
+    int rc = catalog_scan(c, CATALOG_QUOTA, quota_load, l);
+    if (rc == CS_OK)
+        rc = catalog_scan(c, CATALOG_USED, used_load, l);
     if (rc == CS_OK)
         rc = catalog_scan(c, CATALOG_PINNED, pin_load, l);
     if (rc == CS_OK)

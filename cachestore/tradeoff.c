@@ -16,6 +16,7 @@ int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us)
     pthread_mutex_lock(&s->lock);
     s->prefill_linear_us = linear_us;
     s->prefill_quadratic_us = quadratic_us;
+    s->index.costs = worth_costs_of(linear_us, quadratic_us); /* who is ranked is judged anew at the head */
     pthread_mutex_unlock(&s->lock);
     return CS_OK;
 }

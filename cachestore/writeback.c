@@ -166,11 +166,11 @@ static void write_lost(struct cs_store *s, struct span *sp)
     notes_unstore_locked(sp);
     sp->id = (struct record_id){0};
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+    sp->disk_bytes = 0;
 }
 
 static void span_written(struct cs_store *s, struct span *sp)
 {
-    sp->disk_bytes = record_bytes(s, sp);
     sp->drop_counted = false;
     sp->write_retries = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
@@ -221,7 +221,7 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
         }
     }
     pthread_cond_broadcast(&s->changed);
-    room_settle_span_locked(s, sp);
+    room_settle_and_trim_locked(s, sp);
     pump(s, refused);
     host_pump_locked(s);
     pthread_mutex_unlock(&s->lock);
@@ -245,11 +245,12 @@ static bool write_span(struct cs_store *s, struct span *sp)
     sw->span = sp;
     sw->damaged = false;
     sp->written_as = sp->boundary;
+    sp->disk_bytes = record_bytes(s, sp);
     sw->write = (struct tier_write){.record = {.id = sp->id,
                                                .kind = index_record_kind(sp),
                                                .key = sp->key,
                                                .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
-                                               .tenant = sp->tenant,
+                                               .tenant = sp->account->id,
                                                .first_position = sp->first_position,
                                                .n_pages = sp->n_pages,
                                                .flags = (uint32_t)sp->written_as,
@@ -300,6 +301,18 @@ static void pump(struct cs_store *s, bool refused)
         if (s->writing_bytes > 0 && s->writing_bytes + span_payload_bytes(s, sp) > s->pinned_budget) {
             s->tier->kick(s->disk);
             return;
+        }
+        if (!room_within_disk_quota_locked(s, sp, record_bytes(s, sp))) {
+            if (sp->account->n_writing > 0) { /* what its tenant writes can be evicted once it is durable */
+                s->tier->kick(s->disk);
+                return;
+            }
+            struct account *account = sp->account;
+            room_count_quota_drop_locked(s, account);
+            writeback_cancel_locked(s, sp);
+            room_trim_locked(s, account);
+            refused = true;
+            continue;
         }
         if (!room_for_disk_locked(s, record_bytes(s, sp))) {
             if (s->writing_bytes > 0) { /* what holds the room can be evicted once it is durable */

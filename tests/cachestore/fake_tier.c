@@ -70,6 +70,10 @@ static int fake_tier_open(const struct cs_config *config, const struct tier_disk
     struct fake_tier *f = next_fake;
     memset(secret, 42, 16);
     f->nonce++;
+    for (size_t i = 0; i < sizeof f->quotas / sizeof *f->quotas; i++)
+        if (f->quotas[i].quota.device_bytes + f->quotas[i].quota.host_bytes + f->quotas[i].quota.disk_bytes >
+            0)
+            assert_int_equal(events->on_quota(events->ctx, &f->quotas[i].tenant, &f->quotas[i].quota), 0);
     /* Newest first; what is refused goes. */
     for (size_t i = f->n_records; i-- > 0;)
         assert_int_equal(
@@ -84,6 +88,15 @@ static int fake_tier_open(const struct cs_config *config, const struct tier_disk
         assert_int_equal(events->on_notes(events->ctx, &n), 0);
     }
     *out = (struct tier_disk *)f;
+    return CS_OK;
+}
+
+/* Slots are by the first byte of the tenant's id. */
+static int fake_quota(struct tier_disk *t, const struct cs_tenant *tenant, const struct cs_quota *quota)
+{
+    struct fake_tier *f = fake(t);
+    assert_true(tenant->id[0] < sizeof f->quotas / sizeof *f->quotas);
+    f->quotas[tenant->id[0]] = (struct fake_quota){*tenant, *quota};
     return CS_OK;
 }
 
@@ -264,6 +277,7 @@ const struct tier_vtable fake_vtable = {
     .delete_span = fake_delete,
     .delete_notes = fake_delete_notes,
     .touch = fake_touch,
+    .quota = fake_quota,
     .settle = fake_settle,
     .kick = fake_kick,
     .pending_bytes = fake_pending_bytes,

@@ -26,6 +26,10 @@ struct fake_tier {
     size_t n_records;
     struct fake_notes *notes; /* lists of notes: in the row of a span (id is owner) or in one of their own */
     size_t n_notes;
+    struct fake_quota {
+        struct cs_tenant tenant;
+        struct cs_quota quota; /* all 0: none */
+    } quotas[8];
     struct tier_write *writes[256];
     size_t n_writes;
     struct tier_read *reads[256];

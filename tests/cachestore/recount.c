@@ -2,12 +2,14 @@
 #include "tests/cachestore/recount.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 struct counts {
-    uint64_t spans, checkpoints, doomed, on_disk, checkpoints_on_disk, ranked, holds;
-    uint32_t in_heap[HEAP_COUNT];
-    uint32_t *holders; /* an arena page */
-    uint8_t *on_host;  /* a block of the host tier */
+    uint64_t spans, checkpoints, doomed, on_disk, checkpoints_on_disk, ranked[RANK_TIERS], holds;
+    uint64_t in_heap;
+    uint64_t *used[RANK_TIERS], *n_spans, *n_writing; /* a slot of the accounts */
+    uint32_t *holders;                                /* an arena page */
+    uint8_t *on_host;                                 /* a block of the host tier */
 };
 
 static uint32_t count_checkpoints(const struct span *sp, uint32_t ordinal)
@@ -40,7 +42,7 @@ static void check_chain(const struct span *sp)
 }
 
 static void count_children(const struct cs_store *s, const struct span *sp, uint32_t *children,
-                           uint32_t *device, uint32_t *disk)
+                           uint32_t *device, uint32_t *host, uint32_t *disk)
 {
     for (int kind = 0; kind < 2; kind++)
         for (const struct span *c = kind ? sp->first_checkpoint : sp->first_child; c; c = c->next_sibling) {
@@ -48,7 +50,9 @@ static void count_children(const struct cs_store *s, const struct span *sp, uint
             assert_int_equal(c->kind, kind ? SPAN_CHECKPOINT : SPAN_OF_PAGES);
             assert_int_equal(c->first_position, sp->first_position + (c->parent_ordinal + 1) * PT);
             ++*children;
+            assert_ptr_equal(c->account, sp->account);
             *device += c->n_device + c->n_loading > 0;
+            *host += c->n_host > 0;
             *disk += index_needs_parent_on_disk(&s->index, c->kind, c->disk);
         }
 }
@@ -74,13 +78,14 @@ static void count_host(struct cs_store *s, const struct span *sp, struct counts 
     if (s->index.host)
         assert_true(index_is_on_host(sp) || sp->disk == SPAN_DISK_NONE || sp->disk == SPAN_DISK_QUEUED ||
                     sp->disk == SPAN_DISK_COPYING || sp->disk == SPAN_DISK_DURABLE);
-    assert_int_equal(sp->heap_slot[HEAP_HOST] != 0,
+    assert_int_equal(sp->rank[RANK_HOST].ranked,
                      n > 0 && !loading && sp->disk != SPAN_DISK_WRITING && sp->disk != SPAN_DISK_COPYING);
 }
 
 static void count_span(struct cs_store *s, const struct span *sp, struct counts *k)
 {
-    uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, disk_children = 0;
+    uint32_t device = 0, loading = 0, live = 0, children = 0, device_children = 0, host_children = 0,
+             disk_children = 0;
     bool some_unused = false, pages = sp->kind == SPAN_OF_PAGES;
     for (uint32_t i = 0; i < sp->n_pages; i++) {
         if (sp->page[i] == ARENA_NO_PAGE)
@@ -96,12 +101,13 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
         live += p->refs > 0;
         some_unused |= p->refs == 0;
     }
-    count_children(s, sp, &children, &device_children, &disk_children);
+    count_children(s, sp, &children, &device_children, &host_children, &disk_children);
     assert_int_equal(sp->n_device, device);
     assert_int_equal(sp->n_loading, loading);
     assert_int_equal(sp->n_live, pages ? live : 0);
     assert_int_equal(sp->n_children, children);
     assert_int_equal(sp->n_device_children, device_children);
+    assert_int_equal(sp->n_host_children, host_children);
     assert_int_equal(sp->n_disk_children, disk_children);
     uint32_t placed = 0;
     for (const struct cs_sequence *q = sp->placed; q; q = q->placed_next) {
@@ -122,17 +128,19 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     assert_true(device + loading + sp->n_host > 0 || sp->disk != SPAN_DISK_NONE || children > 0 ||
                 sp->pins > 0);
     count_host(s, sp, k, loading > 0);
-    assert_int_equal(sp->rank.ranked, some_unused && !index_is_leaving_device(&s->index, sp));
-    assert_int_equal(sp->heap_slot[HEAP_INDEX] != 0, sp->disk != SPAN_DISK_WRITING &&
-                                                         sp->disk != SPAN_DISK_COPYING && !children &&
-                                                         !sp->pins && !loading && !sp->n_live && !sp->kept);
-    assert_int_equal(sp->heap_slot[HEAP_DISK] != 0,
-                     sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading);
-    k->ranked += sp->rank.ranked;
-    for (int h = 0; h < HEAP_COUNT; h++) {
-        k->in_heap[h] += sp->heap_slot[h] != 0;
-        assert_true(!sp->heap_slot[h] || s->index.heaps[h].items[sp->heap_slot[h] - 1] == sp);
-    }
+    assert_int_equal(sp->rank[RANK_DEVICE].ranked, some_unused && !index_is_leaving_device(&s->index, sp));
+    assert_int_equal(sp->heap_slot != 0, sp->disk != SPAN_DISK_WRITING && sp->disk != SPAN_DISK_COPYING &&
+                                             !children && !sp->pins && !loading && !sp->n_live && !sp->kept);
+    assert_int_equal(sp->rank[RANK_DISK].ranked,
+                     sp->disk == SPAN_DISK_DURABLE && !disk_children && !sp->pins && !loading && !sp->kept);
+    for (int t = 0; t < RANK_TIERS; t++)
+        k->ranked[t] += sp->rank[t].ranked;
+    k->in_heap += sp->heap_slot != 0;
+    assert_true(!sp->heap_slot || s->index.heap.items[sp->heap_slot - 1] == sp);
+    k->n_spans[sp->account->slot]++;
+    k->n_writing[sp->account->slot] += sp->disk == SPAN_DISK_WRITING;
+    if (sp->disk >= SPAN_DISK_WRITING)
+        k->used[RANK_DISK][sp->account->slot] += sp->disk_bytes;
     k->spans++;
     k->checkpoints += !pages && !sp->doomed;
     k->doomed += sp->doomed;
@@ -140,23 +148,66 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     k->checkpoints_on_disk += sp->disk == SPAN_DISK_DURABLE && !pages;
 }
 
-static uint64_t count_heap(const struct span *sp)
+/* Spans of an account's heap, or accounts of the heap of roots. */
+static uint64_t count_heap(enum rank_tier t, int level, const struct span *sp)
 {
     uint64_t n = 0;
-    for (; sp; sp = sp->rank.next)
-        n += 1 + count_heap(sp->rank.child);
+    for (; sp; sp = sp->rank[t].next)
+        n += 1 + count_heap(t, level, sp->rank[t].child[level]);
     return n;
 }
 
-static uint64_t count_ranked(const struct ranks *r)
+static void check_ranks(const struct index *ix, enum rank_tier t, uint64_t n_ranked)
 {
+    const int n_groups[RANK_TIERS] = {2, 3, 1};
     uint64_t n = 0;
-    for (int durable = 0; durable < 2; durable++)
+    for (int g = 0; g < n_groups[t]; g++)
         for (int k = 0; k < WORTH_CLASSES; k++) {
-            n += count_heap(r->root[durable][k]);
-            assert_int_equal(r->filled[durable] >> k & 1, r->root[durable][k] != NULL);
+            uint64_t n_roots = 0;
+            for (uint32_t i = 0; i < ix->accounts.n_slots; i++) {
+                const struct account *a = ix->accounts.slot[i];
+                const struct span *root = a ? a->heads[t]->root[g][k] : NULL;
+                if (a)
+                    assert_int_equal(a->heads[t]->filled[g][k / 64] >> k % 64 & 1, root != NULL);
+                n += root ? 1 + count_heap(t, 0, root->rank[t].child[0]) : 0;
+                n_roots += root != NULL;
+            }
+            const struct rank_heads *all = ix->ranks[t];
+            assert_int_equal(all->filled[g][k / 64] >> k % 64 & 1, n_roots > 0);
+            assert_int_equal(count_heap(t, 1, all->root[g][k]), n_roots);
         }
-    return n;
+    assert_int_equal(n, n_ranked);
+}
+
+/* What each tenant uses, and that nobody has an account for nothing. */
+static void check_accounts(const struct cs_store *s, const struct counts *k)
+{
+    const struct accounts *as = &s->index.accounts;
+    uint32_t n = 0, n_over[RANK_TIERS] = {0};
+    uint64_t n_sequences = 0;
+    for (uint32_t i = 0; i < as->n_slots; i++) {
+        const struct account *a = as->slot[i];
+        if (!a)
+            continue;
+        n++;
+        n_sequences += a->n_sequences;
+        assert_int_equal(a->slot, i);
+        assert_ptr_equal(accounts_find(as, &a->id), a);
+        assert_int_equal(a->n_spans, k->n_spans[i]);
+        assert_int_equal(a->n_writing, k->n_writing[i]);
+        for (int t = 0; t < RANK_TIERS; t++) {
+            assert_int_equal(a->used[t], k->used[t][i]);
+            assert_int_equal(a->over[t], a->used[t] > a->limit[t]);
+            n_over[t] += a->over[t];
+        }
+        assert_true(
+            a->n_spans + a->n_sequences + a->own.device_bytes + a->own.host_bytes + a->own.disk_bytes > 0);
+    }
+    assert_int_equal(n, as->n);
+    assert_int_equal(n_sequences, s->n_sequences);
+    for (int t = 0; t < RANK_TIERS; t++)
+        for (const struct account *a = as->over[t]; a; a = a->over_next[t])
+            assert_int_not_equal(n_over[t]--, 0);
 }
 
 void recount(struct cs_store *s)
@@ -165,6 +216,11 @@ void recount(struct cs_store *s)
                        .on_host = calloc(s->host.n_pages + 1, 1)};
     assert_true(k.holders && k.on_host);
     pthread_mutex_lock(&s->lock);
+    uint32_t n_slots = s->index.accounts.n_slots;
+    k.n_spans = calloc(n_slots + 1, sizeof *k.n_spans);
+    k.n_writing = calloc(n_slots + 1, sizeof *k.n_writing);
+    for (int t = 0; t < RANK_TIERS; t++)
+        k.used[t] = calloc(n_slots + 1, sizeof *k.used[t]);
     for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
         for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
             count_span(s, sp, &k);
@@ -174,9 +230,10 @@ void recount(struct cs_store *s)
     assert_int_equal(k.on_disk, s->index.n_disk_spans);
     assert_int_equal(k.checkpoints_on_disk, s->index.n_disk_checkpoints);
     assert_int_equal(k.holds, s->arena.n_holds);
-    assert_int_equal(k.ranked, count_ranked(&s->index.ranks));
-    for (int h = 0; h < HEAP_COUNT; h++)
-        assert_int_equal(k.in_heap[h], s->index.heaps[h].n);
+    for (int t = 0; t < RANK_TIERS; t++)
+        if (t != RANK_HOST || s->index.host)
+            check_ranks(&s->index, (enum rank_tier)t, k.ranked[t]);
+    assert_int_equal(k.in_heap, s->index.heap.n);
     uint32_t n_free = 0, n_live = 0, n_cached = 0, n_blocks = 0;
     for (uint32_t i = 0; i < s->arena.n_pages; i++) {
         const struct arena_page *p = &s->arena.pages[i];
@@ -185,20 +242,51 @@ void recount(struct cs_store *s)
         n_cached += p->refs == 0 && p->holders > 0;
         n_free += p->refs == 0 && p->holders == 0;
         n_blocks += p->holders > 0 && !p->owner;
+        if (p->refs > 0 || p->holders > 0)
+            k.used[RANK_DEVICE][p->payer] += s->stride;
     }
     assert_int_equal(n_free, s->arena.n_free);
     assert_int_equal(n_live, s->arena.n_live);
     assert_int_equal(n_cached, s->arena.n_cached);
     assert_int_equal(n_blocks, s->arena.n_blocks);
     uint32_t n_on_host = 0;
-    for (uint32_t i = 0; i < s->host.n_pages; i++)
+    for (uint32_t i = 0; i < s->host.n_pages; i++) {
         n_on_host += k.on_host[i];
+        if (k.on_host[i])
+            k.used[RANK_HOST][s->host.pages[i].payer] += s->stride;
+    }
     assert_int_equal(s->host.n_pages - s->host.n_free, n_on_host);
     assert_int_equal(s->host.n_holds, n_on_host);
     assert_int_equal(s->host.n_live, 0);
+    check_accounts(s, &k);
     pthread_mutex_unlock(&s->lock);
     free(k.holders);
     free(k.on_host);
+    free(k.n_spans);
+    free(k.n_writing);
+    for (int t = 0; t < RANK_TIERS; t++)
+        free(k.used[t]);
+}
+
+void set_quota(struct cs_store *s, const struct cs_tenant *tenant, struct cs_quota quota)
+{
+    assert_int_equal(cs_quota_set(s, tenant, &quota), CS_OK);
+    time_t start = time(NULL);
+    for (bool busy = true; busy;) {
+        pthread_mutex_lock(&s->lock);
+        busy = s->trimming;
+        pthread_mutex_unlock(&s->lock);
+        assert_true(time(NULL) - start < 20);
+    }
+}
+
+void grow_old(struct cs_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            index_touch_locked(&s->index, sp, sp->last_used - 3600000000ull);
+    pthread_mutex_unlock(&s->lock);
 }
 
 uint32_t longest_chain(struct cs_store *s)

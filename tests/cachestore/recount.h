@@ -7,6 +7,10 @@
 #include "cachestore/store.h"
 
 void recount(struct cs_store *s);
+/* As if nobody had used anything for an hour. */
+void grow_old(struct cs_store *s);
+/* Sets the tenant's quota and waits until what is over it has gone. */
+void set_quota(struct cs_store *s, const struct cs_tenant *tenant, struct cs_quota quota);
 /* The most checkpoints on any path, or 0. */
 uint32_t longest_chain(struct cs_store *s);
 

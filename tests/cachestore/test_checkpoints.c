@@ -448,6 +448,7 @@ static void a_lost_checkpoint_is_named_evicted(void **state)
     assert_int_equal(run_start(&live, s, &c, 0, ids, 60), 48);
     assert_int_equal(run_compute(&live, 60, 60), CS_OK);
     run_publish(&live);
+    grow_old(s); /* what others use of its blocks makes it worth more by the rest, but not so much */
     /* No more than it takes, for each eviction may take the place of one that is remembered. */
     for (uint32_t k = 1; stats_of(s).evicted_device_checkpoints == 0; k++) {
         make_ids(other, N, 0, k);

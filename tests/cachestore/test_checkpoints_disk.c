@@ -192,8 +192,8 @@ static unsigned rank_class_at(struct run *r, uint32_t position)
     pthread_mutex_lock(&r->s->lock);
     const struct span *c = checkpoint_at_locked(r->s, r->q->place, r->q->place_ordinal, position);
     assert_non_null(c);
-    assert_true(index_is_resident(c) && c->rank.ranked);
-    unsigned class = c->rank.class;
+    assert_true(index_is_resident(c) && c->rank[RANK_DEVICE].ranked);
+    unsigned class = c->rank[RANK_DEVICE].class;
     pthread_mutex_unlock(&r->s->lock);
     return class;
 }

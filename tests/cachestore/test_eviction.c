@@ -1,5 +1,6 @@
 /* What leaves the device first: worth in classes, found by comparing their heads. */
 #include "tests/cachestore/fake_tier.h"
+#include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
 
 #include "cachestore/policy/worth.h"
@@ -11,46 +12,86 @@ enum { N = 400 };
 
 static const struct cs_boundary system_only[] = {{.position = 21, .kind = CS_BOUNDARY_SYSTEM}};
 
-static void worth_is_weight_times_tokens_over_blocks_and_age(void **state)
+static void worth_is_weight_times_time_over_blocks_and_age(void **state)
 {
     (void)state;
-    struct worth_facts f = {.tokens_saved = 600, .blocks_freed = 100, .role = WORTH_LEAF};
-    double leaf = worth_value(&f);
+    const struct worth_costs unknown = worth_costs_of(0, 0);
+    struct worth_facts f = {.from = 400, .to = 1000, .blocks_freed = 100, .role = WORTH_LEAF};
+    double leaf = worth_value(&unknown, &f);
     f.role = WORTH_SHARED;
-    double shared = worth_value(&f);
+    double shared = worth_value(&unknown, &f);
     f.role = WORTH_INTERIOR;
-    double interior = worth_value(&f);
+    double interior = worth_value(&unknown, &f);
     assert_true(leaf == 6 && shared > 1.19 && shared < 1.21 && interior > 0.17 && interior < 0.19);
-    f.tokens_saved = 0;
-    assert_true(worth_value(&f) == 0);
+    f.from = 1000;
+    assert_true(worth_value(&unknown, &f) == 0);
+    f = (struct worth_facts){.from = 400, .to = 1000, .blocks_freed = 0, .role = WORTH_LEAF};
+    assert_true(worth_value(&unknown, &f) == 0);
     assert_true(worth_now(leaf, 0) == leaf / 10);
     assert_true(worth_now(leaf, 30000000) == leaf / 40);
     assert_int_equal(worth_class(0), WORTH_CLASS_NOTHING);
     assert_int_equal(worth_class(1e-30), 1);
     assert_int_equal(worth_class(1e30), WORTH_CLASS_LAST - 1);
-    assert_int_equal(worth_class(8), worth_class(4) + 2);
-    assert_int_equal(worth_class(5.6), worth_class(4));
-    assert_int_equal(worth_class(5.7), worth_class(4) + 1);
+    assert_int_equal(worth_class(8), worth_class(4) + 4);
+    assert_int_equal(worth_class(4.7), worth_class(4));
+    assert_int_equal(worth_class(4.8), worth_class(4) + 1);
+}
+
+static void later_tokens_are_worth_what_they_cost_more(void **state)
+{
+    (void)state;
+    const struct worth_facts first = {.from = 0, .to = 1000, .blocks_freed = 10, .role = WORTH_LEAF},
+                             later = {.from = 3000, .to = 4000, .blocks_freed = 10, .role = WORTH_LEAF};
+    /* 2 us a token and 1/1000 us a token squared: 3 and 9 ms. */
+    struct worth_costs known = worth_costs_of(2, 0.001);
+    assert_true(worth_value(&known, &first) > 149.9 && worth_value(&known, &first) < 150.1);
+    assert_true(worth_value(&known, &later) > 449.9 && worth_value(&known, &later) < 450.1);
+    struct worth_costs unknown = worth_costs_of(0, 0), steep = worth_costs_of(0, 5);
+    assert_true(worth_value(&unknown, &first) == worth_value(&unknown, &later));
+    double ratio = worth_value(&steep, &later) / worth_value(&steep, &first);
+    assert_true(ratio > 6.99 && ratio < 7.01);
 }
 
 /* ---- the ranks themselves, against a plain search ---------------------------------------------------- */
 
+enum { RANKED = 400, TENANTS = 5 };
+
+/* Durable ones first, then the oldest. */
+static struct span *oldest(struct span *const *spans, const struct account *of)
+{
+    struct span *want = NULL;
+    for (uint32_t i = 0; i < RANKED; i++) {
+        struct span *sp = spans[i];
+        if (!sp || (of && sp->account != of))
+            continue;
+        bool durable = sp->disk == SPAN_DISK_DURABLE, want_durable = want && want->disk == SPAN_DISK_DURABLE;
+        if (!want || (durable && !want_durable) ||
+            (durable == want_durable && sp->last_used < want->last_used))
+            want = sp;
+    }
+    return want;
+}
+
 static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
 {
     (void)state;
-    enum { SPANS = 400 };
     struct index ix;
     struct arena a;
-    assert_int_equal(arena_open(&a, (uint64_t)SPANS * PAGE, PAGE, NULL, false), CS_OK);
-    assert_int_equal(index_open(&ix, &a, NULL, PT, 4 << 20), CS_OK);
-    struct span *spans[SPANS];
+    const struct cs_quota none = {0};
+    assert_int_equal(arena_open(&a, (uint64_t)RANKED * PAGE, PAGE, NULL, false), CS_OK);
+    assert_int_equal(index_open(&ix, &a, NULL, PT, 4 << 20, &none), CS_OK);
+    struct span *spans[RANKED];
+    struct account *accounts[TENANTS];
     uint64_t rng = 5;
-    uint32_t ids[PT] = {0}, left = SPANS;
-    for (uint32_t i = 0; i < SPANS; i++) {
+    uint32_t ids[PT] = {0}, left = RANKED;
+    for (uint8_t i = 0; i < TENANTS; i++)
+        accounts[i] = index_account_locked(&ix, &(struct cs_tenant){{i}});
+    for (uint32_t i = 0; i < RANKED; i++) {
         struct cs_key key = {i + 1, i + 1};
         ids[0] = i;
-        spans[i] = index_add_locked(&ix, NULL, 0, (struct cs_key){0}, key, &(struct cs_tenant){0}, ids, 1);
-        uint32_t page = arena_take(&a);
+        struct account *account = accounts[i % TENANTS];
+        spans[i] = index_add_locked(&ix, NULL, 0, (struct cs_key){0}, key, account, ids, 1);
+        uint32_t page = arena_take(&a, account->slot);
         index_attach_locked(&ix, spans[i], 0, page, false);
         index_page_unref_locked(&ix, page);
         if (random_next(&rng) % 3 == 0)
@@ -60,32 +101,24 @@ static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
     while (left > 0) {
         /* Some are used again meanwhile, or become durable. */
         for (int k = 0; k < 3; k++) {
-            struct span *sp = spans[random_next(&rng) % SPANS];
+            struct span *sp = spans[random_next(&rng) % RANKED];
             if (sp && random_next(&rng) % 2)
                 index_touch_locked(&ix, sp, 1 + random_next(&rng) % 200000);
             else if (sp)
                 index_set_disk_locked(&ix, sp, SPAN_DISK_DURABLE);
         }
-        struct span *want = NULL;
-        uint32_t at = 0;
-        for (uint32_t i = 0; i < SPANS; i++) {
-            if (!spans[i])
-                continue;
-            bool durable = spans[i]->disk == SPAN_DISK_DURABLE,
-                 want_durable = want && want->disk == SPAN_DISK_DURABLE;
-            if (!want || (durable && !want_durable) ||
-                (durable == want_durable && spans[i]->last_used < want->last_used)) {
-                want = spans[i];
-                at = i;
-            }
-        }
-        struct span *got = ranks_victim_locked(&ix);
-        assert_non_null(got);
-        assert_true(got->last_used == want->last_used);
+        uint32_t whose = (uint32_t)(random_next(&rng) % (2 * TENANTS)), at = 0;
+        const struct account *of =
+            whose < TENANTS ? accounts_find(&ix.accounts, &(struct cs_tenant){{(uint8_t)whose}}) : NULL;
+        if (whose < TENANTS && !of)
+            continue; /* it has nothing any more */
+        struct span *want = oldest(spans, of), *got = ranks_victim_locked(&ix, RANK_DEVICE, of);
+        assert_true(want && got);
+        assert_true(got->last_used == want->last_used && (!of || got->account == of));
         assert_int_equal(got->disk, want->disk);
-        if (got != want)
-            for (at = 0; spans[at] != got;)
-                at++;
+        assert_int_equal(got->account->used[RANK_DEVICE] % PAGE, 0);
+        while (spans[at] != got)
+            at++;
         index_detach_locked(&ix, got, 0, CS_GONE_EVICTED);
         index_set_disk_locked(&ix, got, SPAN_DISK_NONE);
         index_requeue_locked(&ix, got);
@@ -93,7 +126,9 @@ static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
         spans[at] = NULL;
         left--;
     }
-    assert_null(ranks_victim_locked(&ix));
+    for (int t = 0; t < RANK_TIERS; t++)
+        assert_null(ranks_victim_locked(&ix, (enum rank_tier)t, NULL));
+    assert_int_equal(ix.accounts.n, 0);
     index_close(&ix);
     arena_close(&a);
 }
@@ -263,16 +298,6 @@ static void pages_that_nothing_resumes_are_no_pressure(void **state)
     fake_free(&f);
 }
 
-/* As if nobody had used anything for an hour. */
-static void grow_old(struct cs_store *s)
-{
-    pthread_mutex_lock(&s->lock);
-    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
-        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
-            index_touch_locked(&s->index, sp, sp->last_used - 3600000000ull);
-    pthread_mutex_unlock(&s->lock);
-}
-
 /* No kind starves another: the arena is full of what is asked for, whatever that is. */
 static void the_arena_turns_from_pages_to_checkpoints_and_back(void **state)
 {
@@ -344,7 +369,8 @@ static void unused_pages_before_used_ones_make_room(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worth_is_weight_times_tokens_over_blocks_and_age),
+        cmocka_unit_test(worth_is_weight_times_time_over_blocks_and_age),
+        cmocka_unit_test(later_tokens_are_worth_what_they_cost_more),
         cmocka_unit_test(the_least_of_the_heads_is_the_least_of_a_class),
         cmocka_unit_test(pages_that_nothing_resumes_leave_first),
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),

@@ -63,6 +63,7 @@ struct runner {
     bool device;         /* that is not host memory */
     uint64_t rng;
     uint32_t fail_one_in; /* 0: never */
+    bool with_quotas;
     bool exact;
     struct {
         struct cs_sequence *q;
@@ -122,7 +123,8 @@ static void step_settle(struct runner *r, size_t k)
 
 static uint64_t refused(const struct cs_stats *st)
 {
-    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable;
+    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable +
+           st->dropped_quota + st->evicted_quota;
 }
 
 /* What was published is on disk once nothing is pending, unless something was refused and counted. */
@@ -183,8 +185,18 @@ static void step_device(struct runner *r)
         seen.damaged += damage_host_block(r->s, &r->rng);
 }
 
+/* Of one of the two tenants; any tier may have one. */
+static void step_quota(struct runner *r)
+{
+    struct cs_tenant t = {.id = {(uint8_t)pick(r, 2)}};
+    const uint64_t most[] = {0, 0, 5 * PAGE, 20 * PAGE, 60 * PAGE};
+    set_quota(r->s, &t, (struct cs_quota){most[pick(r, 5)], most[pick(r, 5)], most[pick(r, 5)]});
+}
+
 static void step(struct runner *r)
 {
+    if (r->with_quotas && pick(r, 30) == 0)
+        step_quota(r);
     size_t k = pick(r, N_OPEN);
     if (r->device)
         step_device(r);
@@ -251,6 +263,7 @@ static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, 
                        .device = c->host_bytes > 0,
                        .rng = seed,
                        .fail_one_in = fail_one_in,
+                       .with_quotas = !exact && seed % 2 == 0,
                        .exact = exact};
     assert_non_null(r.model);
     for (int restart = 0; restart < (disk_budget ? 3 : 1); restart++) {

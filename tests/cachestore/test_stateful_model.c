@@ -50,6 +50,7 @@ struct machine {
     bool device;         /* that is not host memory */
     uint64_t rng;
     uint32_t fail_one_in; /* 0: never */
+    bool with_quotas;
     bool exact;
     struct {
         struct run r;
@@ -135,7 +136,8 @@ static void step_publish(struct machine *m, size_t k)
 
 static uint64_t refused(const struct cs_stats *st)
 {
-    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable;
+    return st->dropped_disk_full + st->dropped_queue_full + st->dropped_index_full + st->dropped_undurable +
+           st->dropped_quota + st->evicted_quota;
 }
 
 /* What was published is on disk once nothing is pending, with the checkpoint that the path is resumed from,
@@ -203,8 +205,18 @@ static void step_device(struct machine *m)
         seen.damaged += damage_host_block(m->s, &m->rng);
 }
 
+/* Of one of the two tenants; any tier may have one. */
+static void step_quota(struct machine *m)
+{
+    struct cs_tenant t = {.id = {(uint8_t)pick(m, 2)}};
+    const uint64_t most[] = {0, 0, 5 * PAGE, 20 * PAGE, 60 * PAGE};
+    set_quota(m->s, &t, (struct cs_quota){most[pick(m, 5)], most[pick(m, 5)], most[pick(m, 5)]});
+}
+
 static void step(struct machine *m)
 {
+    if (m->with_quotas && pick(m, 30) == 0)
+        step_quota(m);
     if (m->device)
         step_device(m);
     switch (pick(m, 6)) {
@@ -272,6 +284,7 @@ static void run_machine(uint64_t seed, const struct cs_config *c, uint64_t disk_
                           .device = c->host_bytes > 0,
                           .rng = seed * 0x9e3779b97f4a7c15ull,
                           .fail_one_in = fail_one_in,
+                          .with_quotas = !exact && seed % 2 == 0,
                           .exact = exact};
     assert_non_null(m->checkpoints);
     uint32_t most = c->checkpoints_a_path ? c->checkpoints_a_path : 8;
@@ -408,7 +421,7 @@ static void over_a_host_tier_alone_nothing_wrong_is_served(void **state)
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_device_config(seed, 50 + (uint32_t)(seed % 5) * 23);
-        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
+        c.index_bytes = seed % 2 ? 28 << 10 : 1 << 20;
         run_machine(seed, &c, 0, seed % 4 ? 0 : 5, false, 500);
     }
     check_seen(false, false);
@@ -420,7 +433,7 @@ static void over_host_and_disk_with_small_budgets_nothing_wrong_is_served(void *
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
-        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
+        c.index_bytes = seed % 2 ? 28 << 10 : 1 << 20;
         run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 0, false, 500);
     }
     check_seen(true, true);
@@ -432,7 +445,7 @@ static void over_host_and_disk_that_fail_nothing_wrong_is_served(void **state)
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
-        c.index_bytes = seed % 2 ? 16 << 10 : 1 << 20;
+        c.index_bytes = seed % 2 ? 28 << 10 : 1 << 20;
         run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 3 + (uint32_t)seed % 10, false, 500);
     }
     check_seen(true, false);

@@ -1,0 +1,253 @@
+/* Accounts of tenants (see accounts.h). */
+#include "cachestore/accounts.h"
+#include "cachestore/list.h"
+#include "cachestore/policy/quota.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_BUCKETS  16
+#define ALLOC_OVERHEAD 16
+#define NO_SLOT        UINT32_MAX
+
+static uint64_t limit_of(const struct cs_quota *q, enum rank_tier tier)
+{
+    return tier == RANK_DEVICE ? q->device_bytes : tier == RANK_HOST ? q->host_bytes : q->disk_bytes;
+}
+
+static void set_limits(const struct accounts *as, struct account *a)
+{
+    for (int t = 0; t < RANK_TIERS; t++)
+        a->limit[t] =
+            quota_limit(limit_of(&a->own, (enum rank_tier)t), limit_of(&as->of_all, (enum rank_tier)t));
+}
+
+/* Into the list of those over their limit, or out of it. */
+static void look_over(struct accounts *as, struct account *a, enum rank_tier t)
+{
+    bool over = quota_excess(a->used[t], 0, a->limit[t]) > 0;
+    if (over == a->over[t])
+        return;
+    a->over[t] = over;
+    if (over) {
+        a->over_previous[t] = NULL;
+        a->over_next[t] = as->over[t];
+        if (a->over_next[t])
+            a->over_next[t]->over_previous[t] = a;
+        as->over[t] = a;
+        return;
+    }
+    if (a->over_previous[t])
+        a->over_previous[t]->over_next[t] = a->over_next[t];
+    else
+        as->over[t] = a->over_next[t];
+    if (a->over_next[t])
+        a->over_next[t]->over_previous[t] = a->over_previous[t];
+}
+
+int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host)
+{
+    *as = (struct accounts){.first_free = NO_SLOT,
+                            .of_all = *of_all,
+                            .tier_used = {[RANK_DEVICE] = true, [RANK_HOST] = host, [RANK_DISK] = true}};
+    as->buckets = calloc(FIRST_BUCKETS, sizeof(struct account *));
+    if (!as->buckets)
+        return CS_ENOMEM;
+    as->bucket_mask = FIRST_BUCKETS - 1;
+    as->bytes = FIRST_BUCKETS * sizeof(struct account *);
+    return CS_OK;
+}
+
+static void account_free(struct account *a)
+{
+    for (int t = 0; a && t < RANK_TIERS; t++)
+        free(a->heads[t]);
+    free(a);
+}
+
+void accounts_close(struct accounts *as)
+{
+    for (uint32_t i = 0; i < as->n_slots; i++)
+        account_free(as->slot[i]);
+    free((void *)as->slot);
+    free((void *)as->buckets);
+    *as = (struct accounts){0};
+}
+
+/* Without its share of the tables. */
+static uint64_t account_bytes(const struct accounts *as)
+{
+    uint64_t bytes = sizeof(struct account) + ALLOC_OVERHEAD;
+    for (int t = 0; t < RANK_TIERS; t++)
+        bytes += as->tier_used[t] ? ranks_heads_bytes((enum rank_tier)t) + ALLOC_OVERHEAD : 0;
+    return bytes;
+}
+
+uint64_t accounts_bytes_each(const struct accounts *as)
+{
+    return account_bytes(as) + 4 * sizeof(struct account *); /* tables double */
+}
+
+/* Keys of tenants may be of anybody's choice, but whoever may choose them could as well send prompts. */
+static uint32_t bucket_of(const struct accounts *as, const struct cs_tenant *id)
+{
+    uint64_t w[2];
+    memcpy(w, id->id, sizeof w);
+    uint64_t h = (w[0] ^ (w[1] * 0x9e3779b97f4a7c15ull)) * 0xff51afd7ed558ccdull;
+    return (uint32_t)(h >> 32) & as->bucket_mask;
+}
+
+struct account *accounts_find(const struct accounts *as, const struct cs_tenant *id)
+{
+    struct account *a = as->buckets[bucket_of(as, id)];
+    while (a && memcmp(&a->id, id, sizeof *id) != 0)
+        a = a->hash_next;
+    return a;
+}
+
+/* A larger table; without memory the old one serves on. */
+static void grow_buckets(struct accounts *as)
+{
+    uint32_t n = 2 * (as->bucket_mask + 1);
+    struct account **buckets = calloc(n, sizeof(struct account *));
+    if (!buckets)
+        return;
+    free((void *)as->buckets);
+    as->buckets = buckets;
+    as->bucket_mask = n - 1;
+    as->bytes += n / 2 * sizeof(struct account *);
+    for (uint32_t i = 0; i < as->n_slots; i++) {
+        struct account *a = as->slot[i];
+        if (!a)
+            continue;
+        struct account **at = &as->buckets[bucket_of(as, &a->id)];
+        a->hash_next = *at;
+        *at = a;
+    }
+}
+
+static bool free_slot(struct accounts *as, uint32_t *slot)
+{
+    for (uint32_t i = as->first_free; i < as->n_slots; i++)
+        if (!as->slot[i]) {
+            *slot = i;
+            as->first_free = i + 1;
+            return true;
+        }
+    size_t before = as->slots_capacity;
+    if (!list_reserve((void **)&as->slot, &as->slots_capacity, as->n_slots, sizeof(struct account *)))
+        return false;
+    as->bytes += (as->slots_capacity - before) * sizeof(struct account *);
+    as->first_free = NO_SLOT;
+    *slot = as->n_slots++;
+    as->slot[*slot] = NULL;
+    return true;
+}
+
+struct account *accounts_get(struct accounts *as, const struct cs_tenant *id)
+{
+    struct account *a = accounts_find(as, id);
+    uint32_t slot = 0;
+    if (a)
+        return a;
+    a = calloc(1, sizeof *a);
+    bool ok = a != NULL;
+    for (int t = 0; t < RANK_TIERS && ok; t++)
+        if (as->tier_used[t])
+            ok = (a->heads[t] = calloc(1, ranks_heads_bytes((enum rank_tier)t))) != NULL;
+    if (!ok || !free_slot(as, &slot)) {
+        account_free(a);
+        return NULL;
+    }
+    if (as->n > as->bucket_mask)
+        grow_buckets(as);
+    a->id = *id;
+    a->slot = slot;
+    set_limits(as, a);
+    as->slot[slot] = a;
+    struct account **at = &as->buckets[bucket_of(as, id)];
+    a->hash_next = *at;
+    *at = a;
+    as->n++;
+    return a;
+}
+
+static bool has_own(const struct account *a)
+{
+    return a->own.device_bytes > 0 || a->own.host_bytes > 0 || a->own.disk_bytes > 0;
+}
+
+static void count(struct accounts *as, struct account *a)
+{
+    bool counts = a->n_spans > 0 || has_own(a);
+    if (counts && !a->counted)
+        as->bytes += account_bytes(as);
+    else if (!counts && a->counted)
+        as->bytes -= account_bytes(as);
+    a->counted = counts;
+}
+
+void accounts_add_span(struct accounts *as, struct account *a)
+{
+    a->n_spans++;
+    count(as, a);
+}
+
+void accounts_remove_span(struct accounts *as, struct account *a)
+{
+    a->n_spans--;
+    count(as, a);
+    accounts_settle(as, a);
+}
+
+void accounts_settle(struct accounts *as, struct account *a)
+{
+    if (a->n_spans > 0 || a->n_sequences > 0 || has_own(a))
+        return;
+    for (int t = 0; t < RANK_TIERS; t++)
+        if (a->used[t] > 0)
+            return;
+    struct account **at = &as->buckets[bucket_of(as, &a->id)];
+    while (*at != a)
+        at = &(*at)->hash_next;
+    *at = a->hash_next;
+    as->slot[a->slot] = NULL;
+    if (a->slot < as->first_free)
+        as->first_free = a->slot;
+    as->n--;
+    account_free(a);
+}
+
+void accounts_set_quota(struct accounts *as, struct account *a, const struct cs_quota *own)
+{
+    a->own = *own;
+    count(as, a);
+    set_limits(as, a);
+    for (int t = 0; t < RANK_TIERS; t++)
+        look_over(as, a, (enum rank_tier)t);
+}
+
+void accounts_charge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes)
+{
+    a->used[tier] += bytes;
+    look_over(as, a, tier);
+}
+
+void accounts_discharge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes)
+{
+    a->used[tier] -= bytes;
+    look_over(as, a, tier);
+}
+
+void accounts_describe(const struct account *a, struct cs_tenant_use *out)
+{
+    *out = (struct cs_tenant_use){
+        .tenant = a->id,
+        .own = a->own,
+        .limit = {a->limit[RANK_DEVICE], a->limit[RANK_HOST], a->limit[RANK_DISK]},
+        .used = {a->used[RANK_DEVICE], a->used[RANK_HOST], a->used[RANK_DISK]},
+        .records = a->n_spans,
+        .evicted = a->evicted,
+        .dropped = a->dropped,
+    };
+}

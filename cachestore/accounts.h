@@ -1,0 +1,64 @@
+/*
+ * Accounts: what each tenant has in the tiers, what it may have, and its candidates for leaving them.
+ *
+ * An account is there while a span or a sequence of its tenant is, or while the tenant has limits of its own.
+ * With spans or limits it is counted in the index's budget, otherwise it is part of its sequences' memory; so
+ * nobody can make many for nothing. Used
+ * bytes are exact at any time: each page of an arena belongs to the tenant it was taken for until it is free,
+ * a record from the moment it is handed to the disk. Who uses more than the limit of a tier is in the list of
+ * that tier.
+ *
+ * Threads: everything is called with the store's lock held.
+ */
+#ifndef ISOTHERM_CACHESTORE_ACCOUNTS_H
+#define ISOTHERM_CACHESTORE_ACCOUNTS_H
+
+#include "cachestore/cachestore.h"
+#include "cachestore/ranks.h"
+
+struct account {
+    struct cs_tenant id;
+    struct account *hash_next;
+    uint32_t slot;
+    uint32_t n_spans, n_sequences, n_writing; /* n_writing: records on their way to the disk */
+    struct cs_quota own;
+    uint64_t used[RANK_TIERS], limit[RANK_TIERS]; /* bytes; limit: QUOTA_NONE where there is none */
+    uint64_t evicted, dropped;                    /* for its quota */
+    bool counted;                                 /* in accounts.bytes */
+    bool over[RANK_TIERS];
+    struct account *over_next[RANK_TIERS], *over_previous[RANK_TIERS];
+    struct rank_heads *heads[RANK_TIERS]; /* NULL of a tier that there is not */
+};
+
+struct accounts {
+    struct account **slot; /* NULL: free */
+    uint32_t n_slots, first_free;
+    size_t slots_capacity;
+    struct account **buckets;
+    uint32_t bucket_mask;
+    uint32_t n;
+    struct cs_quota of_all;
+    bool tier_used[RANK_TIERS];
+    struct account *over[RANK_TIERS]; /* those above their limit */
+    uint64_t bytes;                   /* of memory: tables, and those with spans or limits of their own */
+};
+
+/* of_all: limits of those who have none of their own. CS_OK or CS_ENOMEM. */
+int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host);
+void accounts_close(struct accounts *as);
+/* What one more takes at most. */
+uint64_t accounts_bytes_each(const struct accounts *as);
+struct account *accounts_find(const struct accounts *as, const struct cs_tenant *id);
+/* The tenant's account, made if there is none; it stays at least until accounts_settle. NULL: no memory. */
+struct account *accounts_get(struct accounts *as, const struct cs_tenant *id);
+/* One more of its spans, or one less; then the account is counted, or freed, as it should be. */
+void accounts_add_span(struct accounts *as, struct account *a);
+void accounts_remove_span(struct accounts *as, struct account *a);
+/* Frees the account if nothing needs it. */
+void accounts_settle(struct accounts *as, struct account *a);
+void accounts_set_quota(struct accounts *as, struct account *a, const struct cs_quota *own);
+void accounts_charge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes);
+void accounts_discharge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes);
+void accounts_describe(const struct account *a, struct cs_tenant_use *out);
+
+#endif
