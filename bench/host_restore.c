@@ -24,7 +24,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE_TOKENS = 16, ROUNDS_MAX = 100, WAIT_US = 50 };
+enum { PAGE_TOKENS = 16, ROUNDS_MAX = 100 };
 
 struct bench {
     uint32_t page_bytes;
@@ -33,6 +33,9 @@ struct bench {
     struct discrete *device;
     struct cs_store *s;
     uint8_t *from, *to; /* the ceiling's */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool settled; /* lock */
 };
 
 static void die(const char *what)
@@ -53,14 +56,29 @@ static uint8_t *buffer(size_t bytes)
     return p;
 }
 
+static void on_settled(void *ctx)
+{
+    struct bench *b = ctx;
+    pthread_mutex_lock(&b->lock);
+    b->settled = true;
+    pthread_cond_signal(&b->changed);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static struct cs_sequence *open_settled(struct bench *b, const uint32_t *ids, size_t n,
                                         struct cs_reuse *reuse)
 {
     struct cs_sequence *q;
     if (cs_sequence_open(b->s, NULL, ids, n, &q) != CS_OK)
         die("open");
-    while (!cs_sequence_poll(q, reuse))
-        usleep(WAIT_US);
+    cs_sequence_notify(q, on_settled, b);
+    pthread_mutex_lock(&b->lock);
+    while (!b->settled)
+        pthread_cond_wait(&b->changed, &b->lock);
+    b->settled = false;
+    pthread_mutex_unlock(&b->lock);
+    if (cs_sequence_poll(q, reuse) != 1)
+        die("not settled");
     return q;
 }
 
@@ -120,15 +138,16 @@ static void push_out(struct bench *b)
     cs_sequence_close(q);
 }
 
-static double restore_s(struct bench *b, bool compare, struct cs_stats *counted)
+static double restore_s(struct bench *b, bool compare, double *cpu, struct cs_stats *counted)
 {
     struct cs_stats before;
     struct cs_reuse reuse;
     push_out(b);
     cs_stats_get(b->s, &before);
-    double begun = wall_s();
+    double begun = wall_s(), cpu_begun = cpu_s();
     struct cs_sequence *q = open_settled(b, b->ids, b->n_tokens + 1, &reuse);
     double seconds = wall_s() - begun;
+    *cpu = cpu_s() - cpu_begun;
     cs_stats_get(b->s, counted);
     counted->copies -= before.copies;
     if (reuse.tokens_host != b->n_tokens)
@@ -156,7 +175,10 @@ int main(int argc, char **argv)
 {
     static const struct option options[] = {
         {"page", required_argument, NULL, 'p'}, {"mib", required_argument, NULL, 'm'}, {NULL, 0, NULL, 0}};
-    struct bench b = {.page_bytes = SPANS_PAGE_BYTES, .spare = 16};
+    struct bench b = {.page_bytes = SPANS_PAGE_BYTES,
+                      .spare = 16,
+                      .lock = PTHREAD_MUTEX_INITIALIZER,
+                      .changed = PTHREAD_COND_INITIALIZER};
     uint32_t mib = 512, rounds = 9;
     bool ok = true;
     for (int c; ok && (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -180,17 +202,22 @@ int main(int argc, char **argv)
     b.from = buffer(all);
     b.to = buffer(all);
     start(&b);
-    static double restores[ROUNDS_MAX], pages[ROUNDS_MAX], whole[ROUNDS_MAX];
+    static double restores[ROUNDS_MAX], pages[ROUNDS_MAX], whole[ROUNDS_MAX], worked[ROUNDS_MAX];
     struct cs_stats st = {0};
     for (uint32_t i = 0; i < rounds; i++) {
         pages[i] = (double)all / copy_s(&b, b.page_bytes) * 1e-9;
+        double cpu = cpu_s();
         whole[i] = (double)all / copy_s(&b, all) * 1e-9;
-        double seconds = restore_s(&b, i == 0 || i + 1 == rounds, &st);
+        double copy_cpu = cpu_s() - cpu;
+        double seconds = restore_s(&b, i == 0 || i + 1 == rounds, &cpu, &st);
         restores[i] = (double)all / seconds * 1e-9;
+        worked[i] = copy_cpu / cpu;
         printf(
             "round %-3u memcpy %.2f, in one piece %.2f GB/s   restore %.2f GB/s   %llu batches of copies\n",
             i + 1, pages[i], whole[i], restores[i], (unsigned long long)st.copies);
     }
+    printf("of processor time, which other work on the machine disturbs less: %.0f %%\n",
+           100 * median(worked, rounds));
     double a = median(pages, rounds), w = median(whole, rounds), r = median(restores, rounds);
     printf("medians: memcpy %.2f GB/s, restore %.2f GB/s (%.2f to %.2f), %.0f %%; one thread on both sides, "
            "%.0f MiB, "

@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define CS_COPY_PIECE 16384u
+
 struct cs_copy {
     void *device; /* within what reserve gave */
     void *host;
@@ -29,10 +31,12 @@ struct cs_copies {
     const struct cs_copy *copy;
     size_t n;
     bool to_device; /* the direction of all of them */
-    /* On a thread of the device, for each copy: to the device before it begins, to the host once it has
-     * landed, so that the bytes are looked at while they are in cache. False: they are not what they should
-     * be; the batch fails, and what has not begun need not. */
-    bool (*each)(void *ctx, size_t i);
+    /* On a thread of the device, for each copy in turn, for all of it or piece by piece from its beginning to
+     * its end (pieces of CS_COPY_PIECE bytes, the last may be shorter): to the device at any time before
+     * done(), to the host once the piece has landed. So a device whose copies are made by a processor has the
+     * bytes looked at while they are in cache. False: they are not what they should be; the batch fails, and
+     * what has not begun need not. */
+    bool (*piece)(void *ctx, size_t i, uint64_t offset, uint64_t bytes);
     void (*done)(void *ctx, bool ok); /* not ok: what the destinations hold is undefined */
     void *ctx;
     struct cs_copies *device_next; /* the device's, while queued */

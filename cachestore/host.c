@@ -16,8 +16,8 @@
  */
 #include "cachestore/store.h"
 
+#include "formats/hash.h"
 #include <stdlib.h>
-#include <xxhash.h>
 
 #define COPIES_AT_ONCE 64 /* batches in one submission; the next one follows when the first has ended */
 
@@ -27,18 +27,35 @@ struct offload {
     struct cs_store *s;
     struct span *span;
     uint32_t *page; /* of the span: what each copy is of */
+    uint64_t sum;   /* the device's thread's, of the block at hand */
     struct cs_copy copy[];
 };
 
+bool host_check_piece(const struct cs_store *s, const struct span *sp, uint32_t page, uint64_t offset,
+                      uint64_t bytes, uint64_t *sum, bool fresh)
+{
+    const uint64_t spread =
+        0x9e3779b97f4a7c15ull; /* so that pages of one span differ, and pieces of a page */
+    uint32_t block = sp->host[page];
+    const char *at = (const char *)arena_address(&s->host, block);
+    uint64_t seed = s->host_seed ^ sp->key.lo ^ page * spread, all = offset == 0 ? seed : *sum;
+    for (uint64_t end = offset + bytes; offset < end; offset += CS_COPY_PIECE) {
+        uint64_t n = end - offset < CS_COPY_PIECE ? end - offset : CS_COPY_PIECE;
+        /* One to one in each of its terms: a wrong piece is never hidden by the others. */
+        all = (all ^ XXH3_64bits_withSeed(at + offset, n, seed + offset)) * spread;
+    }
+    *sum = all;
+    if (offset < s->stride)
+        return true;
+    if (fresh)
+        s->host_sum[block] = all;
+    return s->host_sum[block] == all;
+}
+
 bool host_check(const struct cs_store *s, const struct span *sp, uint32_t page, bool fresh)
 {
-    const uint64_t spread = 0x9e3779b97f4a7c15ull; /* so that pages of one span differ */
-    uint32_t block = sp->host[page];
-    uint64_t sum = XXH3_64bits_withSeed(arena_address(&s->host, block), s->stride,
-                                        s->host_seed ^ sp->key.lo ^ page * spread);
-    if (fresh)
-        s->host_sum[block] = sum;
-    return s->host_sum[block] == sum;
+    uint64_t sum;
+    return host_check_piece(s, sp, page, 0, s->stride, &sum, fresh);
 }
 
 static void submit(struct cs_store *s, struct cs_copies *const *batches, size_t n)
@@ -83,10 +100,10 @@ void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t firs
 /* ---- to the host: with the lock held but where it says otherwise --------------------------------------- */
 
 /* On the device's thread, without the lock: nobody else touches a block that is being filled. */
-static bool offload_landed(void *ctx, size_t i)
+static bool offload_landed(void *ctx, size_t i, uint64_t offset, uint64_t bytes)
 {
-    const struct offload *o = ctx;
-    return host_check(o->s, o->span, o->page[i], true);
+    struct offload *o = ctx;
+    return host_check_piece(o->s, o->span, o->page[i], offset, bytes, &o->sum, true);
 }
 
 /* On the device's thread, without the lock. */
@@ -146,7 +163,7 @@ static struct offload *offload_prepare(struct cs_store *s, struct span *sp)
                                         .bytes = s->stride};
     }
     o->copies =
-        (struct cs_copies){.copy = o->copy, .n = n, .each = offload_landed, .done = offload_done, .ctx = o};
+        (struct cs_copies){.copy = o->copy, .n = n, .piece = offload_landed, .done = offload_done, .ctx = o};
     return o;
 }
 

@@ -97,10 +97,11 @@ static void load_end_locked(struct load *l, enum tier_result result)
 }
 
 /* On the device's thread, without the lock. */
-static bool load_checks(void *ctx, size_t i)
+static bool load_checks(void *ctx, size_t i, uint64_t offset, uint64_t bytes)
 {
     struct load *l = ctx;
-    bool right = host_check(l->s, l->span, l->read.first_page + (uint32_t)i, !l->from_host);
+    bool right = host_check_piece(l->s, l->span, l->read.first_page + (uint32_t)i, offset, bytes, &l->sum,
+                                  !l->from_host);
     if (!right)
         l->damaged = true;
     return right;
@@ -221,7 +222,7 @@ struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t f
     }
     if (by_host)
         l->copies = (struct cs_copies){
-            .copy = copy, .n = *n, .to_device = true, .each = load_checks, .done = load_copied, .ctx = l};
+            .copy = copy, .n = *n, .to_device = true, .piece = load_checks, .done = load_copied, .ctx = l};
     l->read = (struct tier_read){.record = {.id = sp->id,
                                             .kind = index_record_kind(sp),
                                             .key = sp->key,

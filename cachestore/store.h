@@ -103,6 +103,7 @@ struct load {
     struct cs_copies copies; /* where the device is not host memory */
     bool from_host;
     bool damaged; /* by the device's thread: what lay on the host was wrong */
+    uint64_t sum; /* the device's thread's, of the block at hand */
     struct cs_store *s;
     struct span *span;
     struct load *span_next; /* of span->loads */
@@ -292,6 +293,10 @@ void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t firs
 /* The block that page i of the span has on the host holds what belongs there; fresh: what is there now does.
  * Without the lock: the span has a load, or is being copied. */
 bool host_check(const struct cs_store *s, const struct span *sp, uint32_t page, bool fresh);
+/* The same for a block that is looked at piece by piece: *sum is the caller's from the first piece to the
+ * last. True before the last. */
+bool host_check_piece(const struct cs_store *s, const struct span *sp, uint32_t page, uint64_t offset,
+                      uint64_t bytes, uint64_t *sum, bool fresh);
 
 /* restore.c */
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns);

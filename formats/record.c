@@ -10,7 +10,7 @@
 #include "formats/note_row.h"
 
 #include <string.h>
-#include <xxhash.h>
+#include "formats/hash.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are little-endian and read in place");
 

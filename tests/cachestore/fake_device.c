@@ -99,14 +99,14 @@ static bool copy_one(const struct cs_copies *b, size_t i, bool ok)
     const uint8_t *names = c->device;
     assert_true(names >= f.names && names + c->bytes <= f.names + f.bytes);
     uint8_t *device = fake_device_memory(names);
-    if (b->to_device && !b->each(b->ctx, i))
+    if (b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
         return false;
     if (ok)
         memcpy(b->to_device ? device : c->host, b->to_device ? c->host : device, c->bytes);
     else
         memset(b->to_device ? device : c->host, 0xDD,
                c->bytes); /* one that fails may have written anything */
-    return b->to_device || b->each(b->ctx, i);
+    return b->to_device || b->piece(b->ctx, i, 0, c->bytes);
 }
 
 static void complete(struct cs_copies *b, bool ok)

@@ -76,10 +76,10 @@ static bool copy_all(const struct cs_copies *b)
         uint8_t *memory = device_memory(c->device);
         if (memory == c->device || memory + c->bytes > d.memory + d.bytes)
             witness_fail("a copy from or to memory that is not the device's");
-        if (b->to_device && !b->each(b->ctx, i))
+        if (b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
             return false;
         memcpy(b->to_device ? memory : c->host, b->to_device ? c->host : memory, c->bytes);
-        if (!b->to_device && !b->each(b->ctx, i))
+        if (!b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
             return false;
     }
     return true;
