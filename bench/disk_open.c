@@ -7,7 +7,8 @@
  * are written, by a process that ends without closing. Spans have 16 pages and 256 ids and lie in paths of
  * ten. Each round drops the catalogue from the page cache and times three things: reading its files, which is
  * the least that any open of cold files can take; opening the disk tier, which reports every row to a caller
- * that only counts them; opening the whole store.
+ * that only counts them; opening the whole store. Last, what the open store holds of memory: as its budget
+ * counts it, and as the kernel does (the arena is small and not counted).
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -230,51 +231,76 @@ static int count_span(void *ctx, const struct span_record *r, uint64_t disk_byte
     return 0;
 }
 
-/* Seconds, or less than 0. In a process of its own that ends without closing, so that the next finds the
- * store as it was left by a crash; *cpu: its processor seconds. */
-static double timed_open(const struct cs_config *config, bool whole, uint32_t n_spans, double *cpu)
+/* What an open in a process of its own said; seconds less than 0: it failed. */
+struct opened {
+    double seconds, cpu;
+    uint64_t index_bytes, resident_bytes;
+};
+
+static uint64_t resident_bytes(void)
 {
+    unsigned long long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f == NULL || fscanf(f, "%*u %llu", &pages) != 1)
+        pages = 0;
+    if (f != NULL)
+        fclose(f);
+    return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* The process ends without closing, so that the next finds the store as it was left by a crash. */
+static struct opened timed_open(const struct cs_config *config, bool whole, uint32_t n_spans)
+{
+    struct opened o = {.seconds = -1};
     int pipes[2];
     if (pipe(pipes) != 0)
-        return -1;
+        return o;
     pid_t child = fork();
     if (child == 0) {
         char err[256] = "";
         struct tier_disk *tier;
         struct cs_store *store;
         uint8_t secret[16];
-        uint64_t n = 0;
+        uint64_t n = 0, before = resident_bytes();
         struct tier_disk_events events = {.on_span = count_span, .ctx = &n};
         double from = wall_s();
         int rc = whole ? cs_open(config, &store, err, sizeof err)
                        : tier_disk_open(config, &events, &tier, secret, err, sizeof err);
-        double result[2] = {rc == CS_OK ? wall_s() - from : -1, cpu_s()};
+        if (rc == CS_OK)
+            o = (struct opened){.seconds = wall_s() - from, .cpu = cpu_s()};
         if (rc == CS_OK && whole) {
             struct cs_stats stats;
             cs_stats_get(store, &stats);
             n = stats.spans;
+            o.index_bytes = stats.index_bytes;
+            o.resident_bytes = resident_bytes() - before;
         }
         if (n != n_spans)
             fprintf(stderr, "disk_open: %" PRIu64 " spans of %" PRIu32 " %s\n", n, n_spans, err);
-        if (n != n_spans || write(pipes[1], result, sizeof result) != sizeof result)
+        if (n != n_spans || write(pipes[1], &o, sizeof o) != sizeof o)
             _exit(1);
         _exit(0);
     }
     close(pipes[1]);
-    double result[2] = {-1, -1};
-    if (read(pipes[0], result, sizeof result) != sizeof result)
-        result[0] = -1;
+    if (read(pipes[0], &o, sizeof o) != sizeof o)
+        o.seconds = -1;
     close(pipes[0]);
     waitpid(child, NULL, 0);
-    *cpu = result[1];
-    return result[0];
+    return o;
+}
+
+static void print_memory(const struct opened *o, uint32_t n_spans)
+{
+    double index = (double)o->index_bytes / n_spans, resident = (double)o->resident_bytes / n_spans;
+    printf("memory: the index %.0f bytes a span, %.1f a page; all of the process %.0f a span, %.1f a page\n",
+           index, index / SPAN_PAGES, resident, resident / SPAN_PAGES);
 }
 
 static int measure(const struct cs_config *config, uint32_t n_spans, unsigned rounds)
 {
     printf("%8s  %22s  %22s  %22s\n", "round", "reading the files", "disk tier", "whole store");
     for (unsigned i = 1; i <= rounds; i++) {
-        double cpu[2] = {0, 0}, seconds[2] = {0, 0};
+        struct opened o[2];
         each_file(config->disk_dir, file_drop);
         double from = wall_s();
         uint64_t bytes = each_file(config->disk_dir, file_read);
@@ -283,12 +309,14 @@ static int measure(const struct cs_config *config, uint32_t n_spans, unsigned ro
             if (in_child(log_fill, config, n_spans) != 0)
                 return -1;
             each_file(config->disk_dir, file_drop);
-            seconds[whole] = timed_open(config, whole, n_spans, &cpu[whole]);
-            if (seconds[whole] < 0)
+            o[whole] = timed_open(config, whole, n_spans);
+            if (o[whole].seconds < 0)
                 return -1;
         }
         printf("%8u  %7.2f s (%7.1f MB)  %7.2f s (%5.2f s cpu)  %7.2f s (%5.2f s cpu)\n", i, reading,
-               (double)bytes * 1e-6, seconds[0], cpu[0], seconds[1], cpu[1]);
+               (double)bytes * 1e-6, o[0].seconds, o[0].cpu, o[1].seconds, o[1].cpu);
+        if (i == rounds)
+            print_memory(&o[1], n_spans);
         fflush(stdout);
     }
     return 0;
@@ -306,7 +334,7 @@ int main(int argc, char **argv)
         (uint64_t)CHUNK * fmt_record_chunks(FMT_RECORD_SPAN, SPAN_PAGES, PAGE_TOKENS, PAGE_BYTES, CHUNK);
     struct cs_config config = {.page_tokens = PAGE_TOKENS,
                                .page_bytes = PAGE_BYTES,
-                               .arena_bytes = 64u << 20,
+                               .arena_bytes = 1u << 20,
                                .index_bytes = (64u << 20) + (uint64_t)n_spans * 4096,
                                .disk_dir = argv[1],
                                .disk_bytes = 2 * n_spans * span_bytes + (1u << 30),

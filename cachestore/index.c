@@ -10,7 +10,6 @@
 #define MIN_BUCKETS           64
 #define MAX_GONE              4096
 #define BYTES_PER_BUCKET      512 /* about what a span costs, so that a full index has about one a bucket */
-#define ALLOC_OVERHEAD        16  /* of malloc, a block */
 #define GONE_SHARE            16  /* at most a sixteenth of the budget */
 #define MICROS_PER_SECOND     1000000ull
 #define NANOS_PER_MICROSECOND 1000
@@ -23,7 +22,7 @@ static size_t alloc_bytes(const struct index *ix, enum span_kind kind, uint32_t 
 
 static uint64_t bytes_of(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    return alloc_bytes(ix, kind, n_pages) + ALLOC_OVERHEAD + sizeof(struct span *);
+    return slots_bytes(alloc_bytes(ix, kind, n_pages)) + sizeof(struct span *);
 }
 
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages)
@@ -105,8 +104,9 @@ void index_close(struct index *ix)
             while (ix->buckets[b]) {
                 struct span *sp = ix->buckets[b];
                 ix->buckets[b] = sp->hash_next;
-                free(sp);
+                slots_give(&ix->slots, sp, sp->block_bytes);
             }
+    slots_end(&ix->slots);
     free(ix->buckets);
     free(ix->gone);
     free((void *)ix->heap.items);
@@ -212,11 +212,13 @@ void index_account_settle_locked(struct index *ix, struct account *a)
 /* ---- the tree ---------------------------------------------------------------------------------------- */
 
 /* Memory whose ids and page table are where they will be. */
-static struct span *span_new(const struct index *ix, enum span_kind kind, uint32_t n_pages)
+static struct span *span_new(struct index *ix, enum span_kind kind, uint32_t n_pages)
 {
-    struct span *sp = malloc(alloc_bytes(ix, kind, n_pages));
+    size_t bytes = alloc_bytes(ix, kind, n_pages);
+    struct span *sp = slots_take(&ix->slots, bytes);
     if (sp) {
         sp->n_pages = n_pages;
+        sp->block_bytes = bytes;
         sp->ids = (uint32_t *)(sp + 1);
     }
     return sp;
@@ -226,7 +228,9 @@ static struct span *span_new(const struct index *ix, enum span_kind kind, uint32
 static void add_locked(struct index *ix, struct span *sp, const struct span *like)
 {
     struct span *parent = like->parent;
+    size_t block_bytes = sp->block_bytes;
     *sp = *like;
+    sp->block_bytes = block_bytes;
     accounts_add_span(&ix->accounts, sp->account);
     sp->lost = CS_MISS_EVICTED;
     if (parent)
@@ -256,9 +260,15 @@ static void add_locked(struct index *ix, struct span *sp, const struct span *lik
     ix->bytes += bytes_of(ix, sp->kind, sp->n_pages);
 }
 
-struct span *index_span_new(const struct index *ix, uint32_t n_pages)
+struct span *index_span_new(struct index *ix, uint32_t n_pages)
 {
     return span_new(ix, SPAN_OF_PAGES, n_pages);
+}
+
+void index_span_free(struct index *ix, struct span *made)
+{
+    if (made)
+        slots_give(&ix->slots, made, made->block_bytes);
 }
 
 void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
@@ -362,7 +372,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
     ix->n_doomed -= sp->doomed;
     ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
     accounts_remove_span(&ix->accounts, sp->account);
-    free(sp);
+    slots_give(&ix->slots, sp, sp->block_bytes);
 }
 
 struct span *index_find_locked(const struct index *ix, const struct span *parent, uint32_t parent_ordinal,

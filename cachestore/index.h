@@ -30,6 +30,7 @@
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
 #include "cachestore/ranks.h"
+#include "cachestore/slots.h"
 #include "cachestore/tier_disk.h"
 
 /*
@@ -104,6 +105,7 @@ struct span {
     struct rank rank[RANK_TIERS];
     uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
+    size_t block_bytes;    /* of its memory: it and its tables */
     uint32_t *ids;         /* n_pages * page_tokens; checkpoint: the page_tokens before it */
     uint32_t *page;        /* n_pages, ARENA_NO_PAGE where not resident */
     uint32_t *host;        /* the same of blocks of the host tier; NULL: there is none */
@@ -123,6 +125,7 @@ struct gone {
 struct index {
     struct arena *arena, *host; /* host: the host tier's blocks; NULL: there is none */
     uint32_t page_tokens;
+    struct slots slots; /* memory of the spans */
     struct span **buckets;
     uint64_t bucket_mask;
     /* Who may be forgotten, oldest first: no child, no pin, not kept, no load, not being written or copied;
@@ -153,8 +156,10 @@ void index_close(struct index *ix);
 uint64_t index_span_bytes(const struct index *ix, uint32_t n_pages);
 uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks);
 /* Memory of a span of n_pages pages, not part of the index yet: its ids are to be filled in, then
- * index_add_made_locked takes it over, or free() ends it. NULL: no memory. Needs no lock. */
-struct span *index_span_new(const struct index *ix, uint32_t n_pages);
+ * index_add_made_locked takes it over, or index_span_free ends it. NULL: no memory. No lock while the store
+ * is being opened. */
+struct span *index_span_new(struct index *ix, uint32_t n_pages);
+void index_span_free(struct index *ix, struct span *made);
 void index_add_made_locked(struct index *ix, struct span *made, struct span *parent, uint32_t parent_ordinal,
                            struct cs_key parent_key, struct cs_key key, struct account *account);
 /* Adds a span without bytes in any tier; copies ids. NULL: no memory. */

@@ -39,8 +39,8 @@ static int order_make(const struct loader *l, struct place_in_order **out)
         return CS_ENOMEM;
     }
     for (size_t i = 0; i < n; i++) {
-        a[i] = (struct place_in_order){.row = (uint32_t)i,
-                                       .first_position = loader_row(l, i)->record.first_position};
+        a[i] =
+            (struct place_in_order){.row = (uint32_t)i, .first_position = l->rows[i].record.first_position};
         any |= a[i].first_position;
     }
     for (unsigned shift = 0; shift < 32; shift += 8) {
@@ -70,7 +70,7 @@ static struct span *parent_find(struct loader *l, struct row *row, uint32_t *ord
 {
     const struct span_record *r = &row->record;
     const struct page_place *at = places_find(&l->places, r->parent);
-    struct span *parent = at->state == PLACE_OFFERED ? loader_row(l, at->row)->span : NULL;
+    struct span *parent = at->state == PLACE_OFFERED ? l->rows[at->row].span : NULL;
     *ordinal = at->ordinal;
     if (!parent) {
         row->late = true;
@@ -137,7 +137,7 @@ static void link_row(struct loader *l, struct row *row)
     const struct span_record *r = &row->record;
     struct span *sp = NULL;
     /* An index that is full of rows has no slots in its heaps. */
-    if (r->ids && s->index.n_spans < s->index.heap_capacity)
+    if (row->proven && s->index.n_spans < s->index.heap_capacity)
         sp = r->kind == RECORD_CHECKPOINT ? link_checkpoint(l, row) : link_span(l, row);
     row->span = sp;
     if (!sp)
@@ -170,13 +170,13 @@ static int limit_pins(struct loader *l)
     struct span **kept = NULL;
     size_t n = 0, room = 0;
     for (size_t i = 0; i < l->n_rows; i++) {
-        if (!loader_row(l, i)->span || !loader_row(l, i)->span->kept)
+        if (!l->rows[i].span || !l->rows[i].span->kept)
             continue;
         if (!list_reserve((void **)&kept, &room, n, sizeof(struct span *))) {
             free((void *)kept);
             return CS_ENOMEM;
         }
-        kept[n++] = loader_row(l, i)->span;
+        kept[n++] = l->rows[i].span;
     }
     if (n > 0)
         qsort((void *)kept, n, sizeof(struct span *), later_used_first);
@@ -209,22 +209,22 @@ static void link_ahead(const struct loader *l, const struct place_in_order *orde
     enum { LINE_BYTES = 64 };
     const struct index *ix = &l->s->index;
     if (i + PLACES_AHEAD < l->n_rows) {
-        const char *far = (const char *)loader_row(l, order[i + PLACES_AHEAD].row);
+        const char *far = (const char *)&l->rows[order[i + PLACES_AHEAD].row];
         for (size_t at = 0; at < sizeof(struct row); at += LINE_BYTES)
             __builtin_prefetch(far + at, 1);
     }
     if (i + ROWS_AHEAD < l->n_rows) {
-        const struct row *row = loader_row(l, order[i + ROWS_AHEAD].row);
+        const struct row *row = &l->rows[order[i + ROWS_AHEAD].row];
         __builtin_prefetch(&l->places.place[row->record.parent.lo & (l->places.n - 1)]);
         __builtin_prefetch(&ix->buckets[row->record.key.lo & ix->bucket_mask], 1);
         for (size_t at = 0; row->made && at < sizeof *row->made; at += LINE_BYTES)
             __builtin_prefetch((const char *)row->made + at, 1);
     }
     if (i + SPANS_AHEAD < l->n_rows) {
-        const struct row *row = loader_row(l, order[i + SPANS_AHEAD].row);
+        const struct row *row = &l->rows[order[i + SPANS_AHEAD].row];
         const struct page_place *at = places_find(&l->places, row->record.parent);
         if (at->state == PLACE_OFFERED)
-            __builtin_prefetch(&loader_row(l, at->row)->span);
+            __builtin_prefetch(&l->rows[at->row].span);
     }
 }
 
@@ -242,7 +242,7 @@ static uint64_t *position_word(struct positions *p, uint32_t n_pages)
 /* Offers the pages of a span that was linked, as far as late rows may follow them. */
 static void offer_pages(struct loader *l, struct positions *p, uint32_t number)
 {
-    const struct row *row = loader_row(l, number);
+    const struct row *row = &l->rows[number];
     const struct span *sp = row->span;
     uint32_t pt = l->s->page_tokens, n = 0;
     if (!sp || sp->kind == SPAN_CHECKPOINT)
@@ -269,7 +269,7 @@ static int link_late(struct loader *l, const struct place_in_order *order)
         return CS_ENOMEM;
     }
     for (size_t i = 0; i < l->n_rows; i++) {
-        const struct row *row = loader_row(l, i);
+        const struct row *row = &l->rows[i];
         if (!row->late)
             continue;
         places_want(&l->places, row->record.parent);
@@ -279,7 +279,7 @@ static int link_late(struct loader *l, const struct place_in_order *order)
     for (size_t i = 0; i < l->n_rows; i++)
         offer_pages(l, p, (uint32_t)i);
     for (size_t i = 0; i < l->n_rows; i++) {
-        struct row *row = loader_row(l, order[i].row);
+        struct row *row = &l->rows[order[i].row];
         if (!row->late)
             continue;
         link_row(l, row);
@@ -305,7 +305,7 @@ static struct span *owner_find(const struct loader *l, const struct place_by_id 
 {
     const struct place_by_id wanted = {.sequence = id.sequence},
                              *at = bsearch(&wanted, by_id, l->n_rows, sizeof *by_id, compare_ids);
-    const struct row *row = at ? loader_row(l, at->row) : NULL;
+    const struct row *row = at ? &l->rows[at->row] : NULL;
     return row && row->record.id.nonce == id.nonce ? row->span : NULL;
 }
 
@@ -318,7 +318,7 @@ static int link_notes(struct loader *l)
     if (!by_id)
         return CS_ENOMEM;
     for (size_t i = 0; i < l->n_rows; i++)
-        by_id[i] = (struct place_by_id){.sequence = loader_row(l, i)->record.id.sequence, .row = (uint32_t)i};
+        by_id[i] = (struct place_by_id){.sequence = l->rows[i].record.id.sequence, .row = (uint32_t)i};
     qsort(by_id, l->n_rows, sizeof *by_id, compare_ids);
     for (size_t k = 0; k < l->n_notes; k++) {
         const struct note_record *n = &l->notes[k].record;
@@ -378,7 +378,7 @@ int loader_finish_locked(struct loader *l)
     s->index.loading = true;
     for (size_t i = 0; i < l->n_rows; i++) {
         link_ahead(l, order, i);
-        link_row(l, loader_row(l, order[i].row));
+        link_row(l, &l->rows[order[i].row]);
     }
     if (l->n_late > 0)
         rc = link_late(l, order);
@@ -387,7 +387,7 @@ int loader_finish_locked(struct loader *l)
     if (rc != CS_OK)
         goto out;
     for (size_t i = l->n_rows; i-- > 0;) {
-        const struct row *row = loader_row(l, order[i].row);
+        const struct row *row = &l->rows[order[i].row];
         struct span *sp = row->span;
         if (!sp)
             s->tier->delete_span(s->disk, row->record.id);
@@ -399,7 +399,7 @@ int loader_finish_locked(struct loader *l)
         goto out;
     s->index.loading = false;
     for (size_t i = 0; i < l->n_rows; i++) {
-        struct span *sp = loader_row(l, order[i].row)->span;
+        struct span *sp = l->rows[order[i].row].span;
         if (sp)
             index_requeue_locked(&s->index, sp);
     }

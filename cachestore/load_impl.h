@@ -1,12 +1,12 @@
 /*
  * Inside of the loading of rows when a store opens, shared by its two files and nobody else:
  *
- * - load_rows.c: rows come in from the tier, in any order; page keys are computed from their ids and rows are
- *   brought together with the rows that name their pages as parents, in a second thread while more come in
+ * - load_rows.c: rows come in from the tier, in any order; spans are made of them, page keys are computed
+ * from their ids, and rows are brought together with the rows that name their pages as parents
  * - load.c: once all are there, spans are linked parents first
  *
- * Threads: the opener's, and one of ours (loader_prepare) that owns `places`, `keys` and the rows handed over
- * until loader_prepared has returned.
+ * Threads: the opener's, and one of ours that turns rows into spans while more come in; `rows`, `places` and
+ * `keys` are its own until loader_prepared has returned, and so is the memory of the index's spans.
  */
 #ifndef ISOTHERM_CACHESTORE_LOAD_IMPL_H
 #define ISOTHERM_CACHESTORE_LOAD_IMPL_H
@@ -19,6 +19,7 @@ struct row {
     uint64_t disk_bytes;
     struct span *made; /* memory of the span, its ids in place, until it is linked */
     struct span *span; /* once linked */
+    bool proven;       /* prepared, and its ids make its key */
     bool late;         /* its parent was not found in the first pass */
 };
 
@@ -45,10 +46,18 @@ struct note_row {
     struct note_record record; /* notes and their data owned, in one block */
 };
 
-enum { ROWS_A_BLOCK = 4096 };
-struct row_block {
-    struct row_block *next;
-    struct row row[ROWS_A_BLOCK];
+/* Rows as they came, copied, on their way from one thread to the other. */
+enum { ROWS_A_BATCH = 256 };
+struct row_batch {
+    struct row_batch *next;
+    size_t n;
+    struct {
+        struct span_record record; /* ids: set when it is taken */
+        uint64_t disk_bytes;
+        size_t first_id, n_ids;
+    } row[ROWS_A_BATCH];
+    uint32_t *ids;
+    size_t n_ids, ids_room;
 };
 
 struct tenant_limits {
@@ -58,25 +67,26 @@ struct tenant_limits {
 
 struct loader {
     struct cs_store *s;
-    struct row_block **blocks, *first_block; /* rows never move */
-    size_t n_rows, n_blocks, blocks_room;
     struct note_row *notes;
     size_t n_notes, notes_room;
     struct tenant_limits *quotas;
     size_t n_quotas, quotas_room;
     bool quotas_to_tell; /* the catalogue was made again */
     /* load_rows.c */
+    struct row *rows;
+    size_t n_rows, rows_room;
     struct places places;
     struct cs_key *keys; /* of the pages of one row */
     size_t keys_room;
-    bool prepare_failed; /* no memory */
+    struct row_batch *filling; /* the opener's */
     pthread_t thread;
-    bool thread_runs, no_thread;
+    bool thread_runs;
     pthread_mutex_t lock;
-    pthread_cond_t more;
+    pthread_cond_t changed;
     /* Under lock while the thread runs. */
-    size_t n_handed;
-    bool no_more;
+    struct row_batch *full, **full_tail, *empty;
+    unsigned n_full;
+    bool no_more, failed; /* failed: no memory */
     /* load.c */
     int64_t now_unix;
     bool no_memory; /* a row that could have been linked was not */
@@ -84,12 +94,7 @@ struct loader {
     uint32_t n_pins_let_go;
 };
 
-static inline struct row *loader_row(const struct loader *l, size_t i)
-{
-    return &l->blocks[i / ROWS_A_BLOCK]->row[i % ROWS_A_BLOCK];
-}
-
-/* Waits until every row has been prepared. CS_OK or CS_ENOMEM. */
+/* Waits until every row is in `rows`. CS_OK or CS_ENOMEM. */
 int loader_prepared(struct loader *l);
 
 /* Empty, with room for n that are wanted. CS_OK or CS_ENOMEM. */

@@ -2,10 +2,10 @@
  * Rows of the disk tier come in while the store opens (see load_impl.h).
  *
  * They come as fast as the catalogue can be read, and what can be done with one alone, or with those before
- * it, is done beside that by a second thread: its page keys, which prove the key it says, and who is whose
- * parent. Rows come from new to old and a parent is nearly always older than what hangs on it, so its key is
- * wanted when it comes, and it need not be kept for those that may name it later. Few rows are not worth a
- * thread: they are prepared when all are there.
+ * it, is done beside that by a second thread: the memory of its span, its page keys, which prove the key it
+ * says, and who is whose parent. Rows come from new to old and a parent is nearly always older than what
+ * hangs on it, so its key is wanted when it comes, and it need not be kept for those that may name it later.
+ * Few rows are not worth a thread: they wait in a batch until all are there.
  */
 #include "cachestore/key.h"
 #include "cachestore/list.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS_HANDED = 1024, ROWS_WORTH_A_THREAD = 4096, PLACES_MIN = 64 };
+enum { PLACES_MIN = 64, BATCHES_AHEAD = 8 };
 
 /* ---- places ------------------------------------------------------------------------------------------ */
 
@@ -126,22 +126,11 @@ static int keys_reserve(struct loader *l, size_t n)
     return CS_OK;
 }
 
-static void row_free_memory(struct row *row)
-{
-    if (row->record.kind == RECORD_CHECKPOINT)
-        free((void *)row->record.ids);
-    free(row->made);
-    row->made = NULL;
-    row->record.ids = NULL;
-}
-
 static int row_prepare(struct loader *l, struct row *row, uint32_t number)
 {
     const struct cs_store *s = l->s;
     struct span_record *r = &row->record;
     bool pages = r->kind != RECORD_CHECKPOINT;
-    if (!r->ids)
-        return CS_OK;
     if (pages) {
         if (r->first_position == 0)
             r->parent = key_seed(s->secret, s->fingerprint, &r->tenant);
@@ -149,10 +138,9 @@ static int row_prepare(struct loader *l, struct row *row, uint32_t number)
             return CS_ENOMEM;
         key_pages(r->parent, r->ids, r->n_pages, s->page_tokens, l->keys);
     }
-    if (!key_equal(pages ? l->keys[0] : key_checkpoint(r->parent), r->key)) {
-        row_free_memory(row);
+    row->proven = key_equal(pages ? l->keys[0] : key_checkpoint(r->parent), r->key);
+    if (!row->proven)
         return CS_OK;
-    }
     if (places_reserve(&l->places) != CS_OK)
         return CS_ENOMEM;
     if (r->first_position > 0)
@@ -162,45 +150,77 @@ static int row_prepare(struct loader *l, struct row *row, uint32_t number)
     return CS_OK;
 }
 
+/* ids NULL: the row is unusable; it stays, and is deleted with the others that lead nowhere. */
+static int row_take(struct loader *l, const struct span_record *r, const uint32_t *ids, size_t n_ids,
+                    uint64_t disk_bytes)
+{
+    if (l->n_rows == UINT32_MAX ||
+        !list_reserve((void **)&l->rows, &l->rows_room, l->n_rows, sizeof *l->rows))
+        return CS_ENOMEM;
+    struct row *row = &l->rows[l->n_rows];
+    *row = (struct row){.record = *r, .disk_bytes = disk_bytes};
+    row->record.ids = NULL;
+    if (ids) {
+        if (r->kind != RECORD_CHECKPOINT)
+            row->made = index_span_new(&l->s->index, r->n_pages);
+        uint32_t *own = row->made                      ? row->made->ids
+                        : r->kind == RECORD_CHECKPOINT ? malloc(n_ids * sizeof *own)
+                                                       : NULL;
+        if (!own)
+            return CS_ENOMEM;
+        memcpy(own, ids, n_ids * sizeof *own);
+        row->record.ids = own;
+    }
+    l->n_rows++;
+    return ids ? row_prepare(l, row, (uint32_t)(l->n_rows - 1)) : CS_OK;
+}
+
+static int batch_take(struct loader *l, const struct row_batch *b)
+{
+    int rc = CS_OK;
+    for (size_t i = 0; i < b->n && rc == CS_OK; i++)
+        rc = row_take(l, &b->row[i].record, b->row[i].n_ids ? b->ids + b->row[i].first_id : NULL,
+                      b->row[i].n_ids, b->row[i].disk_bytes);
+    return rc;
+}
+
 /* ---- the thread -------------------------------------------------------------------------------------- */
 
-static void *prepare_main(void *arg)
+static void *take_main(void *arg)
 {
     struct loader *l = arg;
-    struct row_block *block = l->first_block;
-    for (size_t at = 0, end = 0; !l->prepare_failed; at++) {
-        if (at == end) {
-            pthread_mutex_lock(&l->lock);
-            while (at == l->n_handed && !l->no_more)
-                pthread_cond_wait(&l->more, &l->lock);
-            end = l->n_handed;
-            pthread_mutex_unlock(&l->lock);
-            if (at == end)
-                break;
-        }
-        if (at > 0 && at % ROWS_A_BLOCK == 0)
-            block = block->next;
-        l->prepare_failed = row_prepare(l, &block->row[at % ROWS_A_BLOCK], (uint32_t)at) != CS_OK;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        while (!l->full && !l->no_more)
+            pthread_cond_wait(&l->changed, &l->lock);
+        struct row_batch *b = l->full;
+        if (!b)
+            break;
+        l->full = b->next;
+        if (!l->full)
+            l->full_tail = &l->full;
+        bool failed = l->failed;
+        pthread_mutex_unlock(&l->lock);
+        if (!failed)
+            failed = batch_take(l, b) != CS_OK;
+        pthread_mutex_lock(&l->lock);
+        l->failed = failed;
+        b->next = l->empty;
+        l->empty = b;
+        l->n_full--;
+        pthread_cond_signal(&l->changed);
     }
+    pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
-static void hand_over(struct loader *l)
+static void thread_start(struct loader *l)
 {
-    if (!l->thread_runs) {
-        if (l->n_rows < ROWS_WORTH_A_THREAD || l->no_thread)
-            return;
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the application's threads */
-        l->thread_runs = pthread_create(&l->thread, NULL, prepare_main, l) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        l->no_thread = !l->thread_runs;
-    }
-    pthread_mutex_lock(&l->lock);
-    l->n_handed = l->n_rows;
-    pthread_cond_signal(&l->more);
-    pthread_mutex_unlock(&l->lock);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the application's threads */
+    l->thread_runs = pthread_create(&l->thread, NULL, take_main, l) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void thread_end(struct loader *l)
@@ -209,71 +229,88 @@ static void thread_end(struct loader *l)
         return;
     pthread_mutex_lock(&l->lock);
     l->no_more = true;
-    pthread_cond_signal(&l->more);
+    pthread_cond_signal(&l->changed);
     pthread_mutex_unlock(&l->lock);
     pthread_join(l->thread, NULL);
     l->thread_runs = l->no_more = false;
 }
 
+/* What was filled is taken: by the thread, or, where there is none, here. */
+static int hand_over(struct loader *l)
+{
+    struct row_batch *b = l->filling;
+    if (!l->thread_runs) {
+        if (batch_take(l, b) != CS_OK)
+            l->failed = true;
+        b->n = b->n_ids = 0;
+        return l->failed ? CS_ENOMEM : CS_OK;
+    }
+    pthread_mutex_lock(&l->lock);
+    while (l->n_full >= BATCHES_AHEAD)
+        pthread_cond_wait(&l->changed, &l->lock);
+    b->next = NULL;
+    *l->full_tail = b;
+    l->full_tail = &b->next;
+    l->n_full++;
+    l->filling = l->empty;
+    if (l->filling)
+        l->empty = l->filling->next;
+    int rc = l->failed ? CS_ENOMEM : CS_OK;
+    pthread_cond_signal(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    if (l->filling)
+        l->filling->n = l->filling->n_ids = 0;
+    return rc;
+}
+
 int loader_prepared(struct loader *l)
 {
-    size_t n_prepared = 0;
-    if (l->thread_runs) {
-        hand_over(l);
-        n_prepared = l->n_rows;
-        thread_end(l);
-    }
-    int rc = l->prepare_failed ? CS_ENOMEM : places_reserve(&l->places);
-    for (; n_prepared < l->n_rows && rc == CS_OK; n_prepared++)
-        rc = row_prepare(l, loader_row(l, n_prepared), (uint32_t)n_prepared);
-    return rc;
+    int rc = l->filling && l->filling->n > 0 ? hand_over(l) : CS_OK;
+    thread_end(l);
+    if (rc == CS_OK && l->failed)
+        rc = CS_ENOMEM;
+    return rc == CS_OK ? places_reserve(&l->places) : rc;
 }
 
 /* ---- what the tier calls ----------------------------------------------------------------------------- */
 
-static struct row *row_new(struct loader *l)
+static bool ids_reserve(struct row_batch *b, size_t n)
 {
-    if (l->n_rows == l->n_blocks * ROWS_A_BLOCK) {
-        struct row_block *block = malloc(sizeof *block);
-        if (l->n_rows > UINT32_MAX - ROWS_A_BLOCK || !block ||
-            !list_reserve((void **)&l->blocks, &l->blocks_room, l->n_blocks, sizeof(struct row_block *))) {
-            free(block);
-            return NULL;
-        }
-        block->next = NULL;
-        if (l->n_blocks > 0)
-            l->blocks[l->n_blocks - 1]->next = block;
-        else
-            l->first_block = block;
-        l->blocks[l->n_blocks++] = block;
-    }
-    return loader_row(l, l->n_rows);
+    if (b->n_ids + n <= b->ids_room)
+        return true;
+    size_t room = 2 * (b->n_ids + n);
+    uint32_t *larger = realloc(b->ids, room * sizeof *larger);
+    if (!larger)
+        return false;
+    b->ids = larger;
+    b->ids_room = room;
+    return true;
 }
 
 int loader_on_span(void *ctx, const struct span_record *r, uint64_t disk_bytes)
 {
     struct loader *l = ctx;
-    const struct index *ix = &l->s->index;
-    enum span_kind kind = r->kind == RECORD_CHECKPOINT ? SPAN_CHECKPOINT : SPAN_OF_PAGES;
-    struct row *row = row_new(l);
-    if (!row)
-        return CS_ENOMEM;
-    /* Unusable rows stay without ids, and are deleted with the others that lead nowhere. */
-    *row = (struct row){.record = *r, .disk_bytes = disk_bytes};
-    row->record.ids = NULL;
-    if (is_sound(l->s, r)) {
-        /* The ids of a span are copied once, to where they stay. */
-        size_t id_bytes = index_n_ids(ix, kind, r->n_pages) * sizeof *r->ids;
-        if (kind == SPAN_OF_PAGES)
-            row->made = index_span_new(ix, r->n_pages);
-        uint32_t *ids = row->made ? row->made->ids : kind == SPAN_CHECKPOINT ? malloc(id_bytes) : NULL;
-        if (!ids)
+    if (l->filling && l->filling->n == ROWS_A_BATCH) {
+        if (!l->thread_runs)
+            thread_start(l);
+        if (hand_over(l) != CS_OK)
             return CS_ENOMEM;
-        memcpy(ids, r->ids, id_bytes);
-        row->record.ids = ids;
     }
-    if (++l->n_rows % ROWS_HANDED == 0)
-        hand_over(l);
+    if (!l->filling && !(l->filling = calloc(1, sizeof *l->filling)))
+        return CS_ENOMEM;
+    struct row_batch *b = l->filling;
+    enum span_kind kind = r->kind == RECORD_CHECKPOINT ? SPAN_CHECKPOINT : SPAN_OF_PAGES;
+    size_t n_ids = is_sound(l->s, r) ? index_n_ids(&l->s->index, kind, r->n_pages) : 0;
+    if (!ids_reserve(b, n_ids))
+        return CS_ENOMEM;
+    b->row[b->n].record = *r;
+    b->row[b->n].disk_bytes = disk_bytes;
+    b->row[b->n].first_id = b->n_ids;
+    b->row[b->n].n_ids = n_ids;
+    b->n++;
+    if (n_ids > 0)
+        memcpy(b->ids + b->n_ids, r->ids, n_ids * sizeof *r->ids);
+    b->n_ids += n_ids;
     return CS_OK;
 }
 
@@ -310,19 +347,32 @@ int loader_on_quota(void *ctx, const struct cs_tenant *tenant, const struct cs_q
     return CS_OK;
 }
 
+static void batches_free(struct row_batch *b)
+{
+    for (struct row_batch *next; b; b = next) {
+        next = b->next;
+        free(b->ids);
+        free(b);
+    }
+}
+
 void loader_on_restart(void *ctx)
 {
     struct loader *l = ctx;
     l->quotas_to_tell = true;
     thread_end(l);
-    for (size_t i = 0; i < l->n_rows; i++)
-        row_free_memory(loader_row(l, i));
-    for (size_t i = 0; i < l->n_blocks; i++)
-        free(l->blocks[i]);
+    for (size_t i = 0; i < l->n_rows; i++) {
+        struct row *row = &l->rows[i];
+        index_span_free(&l->s->index, row->made);
+        if (row->record.kind == RECORD_CHECKPOINT)
+            free((void *)row->record.ids);
+    }
     for (size_t i = 0; i < l->n_notes; i++)
         free((void *)l->notes[i].record.notes);
-    l->n_rows = l->n_blocks = l->n_notes = l->n_handed = 0;
-    l->prepare_failed = false;
+    l->n_rows = l->n_notes = 0;
+    l->failed = false;
+    if (l->filling)
+        l->filling->n = l->filling->n_ids = 0;
     places_free(&l->places);
 }
 
@@ -332,8 +382,9 @@ struct loader *loader_new(struct cs_store *s)
     if (!l)
         return NULL;
     l->s = s;
+    l->full_tail = &l->full;
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->more, NULL);
+    pthread_cond_init(&l->changed, NULL);
     return l;
 }
 
@@ -342,11 +393,15 @@ void loader_free(struct loader *l)
     if (!l)
         return;
     loader_on_restart(l);
-    free(l->blocks);
+    if (l->filling)
+        l->filling->next = NULL;
+    batches_free(l->filling);
+    batches_free(l->empty);
+    free(l->rows);
     free(l->notes);
     free(l->quotas);
     free(l->keys);
-    pthread_cond_destroy(&l->more);
+    pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }
