@@ -143,6 +143,11 @@ struct cs_config {
     uint32_t flush_interval_ms; /* 1000 */
     uint64_t inflight_bytes;    /* 96 MiB */
 
+    /* With a disk tier the store opens a socket `control` in disk_dir (mode 0600, for its own user and root),
+     * through which cachestore-admin looks into it and changes it while it is open, and a thread of its own
+     * serves it. true: it does not. Where there can be none, a line in the log says so, and that is all. */
+    bool no_control;
+
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
     void *log_ctx;
 };
@@ -373,6 +378,7 @@ enum cs_gone {
                         and cannot be read */
     CS_GONE_DAMAGED, /* checksum, header or token proof failed */
     CS_GONE_CUT,     /* pages before it are lost, and its span ends there now */
+    CS_GONE_DELETED, /* by who looks after the store (cs_inspect_evict) */
     CS_GONE_COUNT
 };
 /* A constant, "evicted", "index_full", ...: stable, for metrics and JSON. */
@@ -441,9 +447,27 @@ struct cs_latencies {
 /* Since open. Takes no lock: a call under way may be in a count and not in a sum yet. */
 void cs_latencies_get(const struct cs_store *s, struct cs_latencies *out);
 
-/* ---- a store that nobody has open: cachestore-admin is built on these -----------------------------------
+/* One of all that cs_stats and cs_latencies hold, under the name it has there. */
+struct cs_figure {
+    const char *name;
+    uint64_t value;   /* where the other two are NULL */
+    const char *text; /* a word */
+    const struct cs_histogram *histogram;
+};
+/* Calls fn for each; a non-zero return stops and is returned. What fn is given is valid during the call. */
+int cs_figures_get(const struct cs_store *s, int (*fn)(void *ctx, const struct cs_figure *f), void *ctx);
+
+/* Nothing new goes to the host or to disk from now on (on), and what is waiting goes there without delay:
+ * once cs_stats.pending_bytes is 0, nothing that was published before is lost if the process ends. Requests
+ * are served as ever, from what there is. Off: what was published meanwhile follows. Any thread; does not
+ * wait. Nothing happens without a disk tier. */
+void cs_drain(struct cs_store *s, bool on);
+
+/* ---- inspection: cachestore-admin is built on these -----------------------------------------------------
  *
- * They hold the store's lock from cs_inspect_open to cs_inspect_close, read files and wait for the disk. A
+ * Of a store that nobody has open (cs_inspect_open) they hold the lock until cs_inspect_close; one that a
+ * process has open (cs_inspect_connect) they ask through its socket, which costs it no more than a few
+ * microseconds under its lock at a time. They read files and wait for the disk, or for the process. A
  * cs_inspect belongs to one thread at a time. Where a call has err or why, it gets one line when the call
  * fails, cut to the length given; text of the store's files in it may hold any character. Callbacks run in
  * the calling thread, what they are given is valid during the call, and they must not call cs_inspect_*
@@ -457,6 +481,11 @@ struct cs_store_info {
     bool catalog_ok; /* false: missing or damaged; what follows was read from the records' headers */
     uint64_t disk_bytes, volume_bytes, catalog_bytes, chunk_bytes, n_spans, n_checkpoints, n_notes;
     uint64_t payload_bytes, checkpoint_bytes; /* of pages of spans; of blocks of checkpoints */
+    /* Of a store that is in use. n_spans and n_checkpoints count what is in memory only as well, n_notes is
+     * not known. */
+    bool live, draining;
+    uint32_t pid;
+    uint64_t n_foreign; /* records of other models: they are not listed */
 };
 struct cs_span_info {
     bool checkpoint; /* state at first_position, child of the span that holds the page before it; n_pages: its
@@ -472,22 +501,32 @@ struct cs_span_info {
     uint32_t first_position, n_tokens, n_pages;
     uint64_t payload_bytes, disk_bytes;
     int64_t created_unix, used_unix;
-    bool pinned; /* not evicted by the store */
+    bool pinned;  /* not evicted by the store */
+    bool on_disk; /* of a store that is in use it may be false: the record_id is then a number of this
+                     inspection, with nonce 0, and disk_bytes is 0 */
+    uint32_t n_device, n_host; /* of a store that is in use: pages or blocks that lie there */
 };
 /* Takes the store's lock: CS_EBUSY when it is in use. CS_ENOTFOUND (no such directory), CS_EFORMAT,
  * CS_EVERSION, CS_EIO, CS_ENOMEM; err gets one line. Reads only; a damaged catalogue is not an error
  * (catalog_ok). *out is the caller's until cs_inspect_close, NULL on failure. */
 int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
 void cs_inspect_close(struct cs_inspect *i); /* gives the lock back; NULL is allowed */
-/* What was read when it was opened. CS_OK always. */
+/* The same of a store that a process has open, through its control socket: for the user whose process it is,
+ * and root. CS_ENOTFOUND (no such directory or socket, or nobody answers), CS_EVERSION (another version of
+ * the store or of the socket's protocol), CS_EFORMAT, CS_EIO, CS_ENOMEM. What is listed is what was there
+ * when it was first asked for; spans that come or go while that is read may be missing. */
+int cs_inspect_connect(const char *dir, struct cs_inspect **out, char *err, size_t err_len);
+/* The process that has the store open; 0: none, it is this one's. */
+uint32_t cs_inspect_process(const struct cs_inspect *i);
+/* What was read when it was opened, or of a store in use when its spans were. CS_OK; CS_EIO, CS_ENOMEM:
+ * spans cannot be read. */
 int cs_inspect_info(struct cs_inspect *i, struct cs_store_info *out);
 /* Calls fn for each span and checkpoint, path by path: a parent comes before its children, and they directly
  * behind it with theirs, its checkpoints first; checkpoints have none. A non-zero return of fn stops and is
  * returned. */
 int cs_inspect_spans(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_span_info *span), void *ctx);
-/* Reads and checks one of them whole: CS_OK, CS_ECORRUPT (why has one line), CS_ENOTFOUND, CS_EIO or
- * CS_ENOMEM.
- */
+/* Reads and checks one of them whole: CS_OK (also of what is on no disk), CS_ECORRUPT (why has one line),
+ * CS_ENOTFOUND (of a store in use: it is gone since), CS_EIO or CS_ENOMEM. */
 int cs_inspect_verify(struct cs_inspect *i, const struct cs_span_info *span, char *why, size_t why_len);
 
 /* What a record says of itself beyond cs_span_info, and where it lies. */
@@ -549,14 +588,16 @@ int cs_inspect_explain(struct cs_inspect *i, const uint8_t fingerprint[32], cons
 
 struct cs_evicted {
     uint64_t spans, checkpoints, disk_bytes;
-    uint64_t
-        leftovers; /* headers of records that had been evicted before, which a rebuild would have found */
+    uint64_t leftovers; /* headers of records that had been evicted before, which a rebuild would have found;
+                           of a store in use those of other models as well */
+    uint64_t remaining; /* of a store in use: what running requests have stored again meanwhile */
 };
 /* Deletes what wanted() says non-zero to (records and leftovers), and with below whatever is stored below it
  * and cannot be reached without, so that no rebuild brings it back: headers are zeroed and synced before rows
- * go, and the purge epoch rises. Pages stay in free chunks until they are written over. CS_OK; CS_EIO,
- * CS_ENOMEM: not all of it is done, and doing it again goes on. After it the inspection can only be closed.
- */
+ * go, and the purge epoch rises. Pages stay in free chunks until they are written over. A process that has
+ * the store open deletes it from every tier: rows go first there, and headers before their chunks are used
+ * again. CS_OK; CS_EIO, CS_ENOMEM, CS_EBUSY (of a store in use: some are read or written without end): not
+ * all of it is done, and doing it again goes on. After it the inspection can only be closed. */
 int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct cs_span_info *span),
                      void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len);
 
@@ -564,20 +605,42 @@ int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct
  * lies above it on disk, as long as all pins together take no more than half of disk_bytes and index_bytes:
  * those longest unused are let go then, until a later open has room again. A pin ends with its record:
  * quarantined, deleted, or its catalogue lost. CS_OK, CS_ENOTFOUND, CS_ECORRUPT (no catalogue that can be
- * read), CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+ * read), CS_EIO, CS_ENOMEM. Of a store in use it holds at once: CS_EFULL where it would be one pin too many,
+ * CS_EBUSY where it is on no disk yet. After it the inspection can only be closed. */
 int cs_inspect_pin(struct cs_inspect *i, const struct cs_span_info *span, bool pinned, char *err,
                    size_t err_len);
 
-/* Sets what cs_quota_set does; all 0: it has none of its own. The store that opens next enforces it. CS_OK,
+/* Sets what cs_quota_set does; all 0: it has none of its own. The store that has it open enforces it, or the
+ * one that opens it next. CS_OK, CS_EFULL (as there),
  * CS_ECORRUPT (no catalogue that can be read), CS_EIO, CS_ENOMEM. After it the inspection can only be closed.
  */
 int cs_inspect_quota_set(struct cs_inspect *i, const struct cs_tenant *tenant, const struct cs_quota *quota,
                          char *err, size_t err_len);
-/* Calls fn for each tenant that has limits of its own, in no order. A non-zero return stops and is returned.
+/* Of a store that nobody has open: calls fn for each tenant that has limits of its own, in no order. A
+ * non-zero return stops and is returned.
  * CS_OK (none without a catalogue that can be read), CS_EIO, CS_ENOMEM. */
 int cs_inspect_quotas(struct cs_inspect *i,
                       int (*fn)(void *ctx, const struct cs_tenant *tenant, const struct cs_quota *quota),
                       void *ctx);
+
+/* What cs_tenants_next tells of each tenant, in no order; of a store that nobody has open what is on disk and
+ * limits of their own. A non-zero return of fn stops and is returned. CS_OK, CS_EIO, CS_ENOMEM. */
+int cs_inspect_tenants(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_tenant_use *use),
+                       void *ctx);
+
+/* ---- only of a store in use; CS_EINVAL of another */
+
+/* cs_figures_get of the process. */
+int cs_inspect_figures(struct cs_inspect *i, int (*fn)(void *ctx, const struct cs_figure *f), void *ctx);
+struct cs_pending {
+    uint64_t bytes; /* published and not on disk yet */
+    bool draining;
+};
+/* cs_drain of the process. CS_OK, CS_EIO. */
+int cs_inspect_drain(struct cs_inspect *i, bool on);
+int cs_inspect_pending(struct cs_inspect *i, struct cs_pending *out);
+
+/* ---- only of a store that nobody has open; CS_EBUSY of another */
 
 struct cs_rebuilt {
     uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */
@@ -592,6 +655,12 @@ int cs_inspect_rebuild(struct cs_inspect *i, struct cs_rebuilt *out, char *err, 
  * nothing has been changed, and is returned; afterwards fn is not called. NULL: nobody is told. */
 void cs_inspect_progress(struct cs_inspect *i, int (*fn)(void *ctx, uint64_t done_bytes, uint64_t all_bytes),
                          void *ctx);
+
+/* A folder of this name in a store's directory is for whoever holds the store's lock, to keep files of its
+ * own there for a while. Opening the store, by any way, removes what somebody killed has left of it, and so
+ * does cs_inspect_sweep. */
+#define CS_SCRATCH_FOLDER "scratch"
+void cs_inspect_sweep(struct cs_inspect *i);
 
 /* Makes a new, empty store in dir (made if need be). chunk_bytes: a power of two from 4096 to 2^30; 0: 256
  * KiB. replace: in place of the store that is there, damaged or not, whose contents are gone for good. CS_OK;

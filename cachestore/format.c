@@ -14,12 +14,14 @@
 
 #include "cachestore/cachestore.h"
 #include "cachestore/catalog.h"
+#include "cachestore/control.h"
 #include "cachestore/store_file.h"
 #include "cachestore/volumes.h"
 
 static bool is_of_a_store(const char *name)
 {
-    static const char *const names[] = {".", "..", "STORE", "STORE.new", "catalog", "lost+found"};
+    static const char *const names[] = {
+        ".", "..", "STORE", "STORE.new", "catalog", "lost+found", CONTROL_SOCKET_NAME, CS_SCRATCH_FOLDER};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0)
             return true;
@@ -60,6 +62,8 @@ static int store_remove(int dir_fd, char *err, size_t err_len)
         what = "volumes";
         rc = volumes_remove(dir_fd);
     }
+    (void)unlinkat(dir_fd, CONTROL_SOCKET_NAME, 0); /* of a process that is gone */
+    store_scratch_remove(dir_fd);
     if (rc == 0 && (fsync(dir_fd) < 0 || (unlinkat(dir_fd, "STORE", 0) < 0 && errno != ENOENT))) {
         what = "STORE file";
         rc = -errno;

@@ -124,7 +124,7 @@ static void offload_done(void *ctx, bool ok)
     }
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     if (ok)
-        writeback_enqueue_locked(s, sp);
+        writeback_go_on_locked(s, sp);
     host_copy_ended_locked(s, &o->copies, ok);
     pthread_cond_broadcast(&s->changed);
     room_settle_and_trim_locked(s, sp);

@@ -35,6 +35,7 @@ int inspect_entry_add(struct cs_inspect *in, const struct fmt_record *r, const v
     e->parent = e->first_child = e->sibling = NONE;
     e->row_hash = XXH3_64bits(row, fmt_record_row_bytes(r) - r->notes_bytes); /* what a header has, too */
     e->first_run = r->runs[0];
+    e->header_bytes = r->header_bytes;
     struct cs_span_info *s = &e->info;
     s->record_id[0] = r->id_nonce;
     s->record_id[1] = r->id_sequence;
@@ -42,6 +43,7 @@ int inspect_entry_add(struct cs_inspect *in, const struct fmt_record *r, const v
     s->parent = (struct cs_key){r->parent[0], r->parent[1]};
     memcpy(s->fingerprint, r->fingerprint, sizeof s->fingerprint);
     memcpy(s->tenant.id, r->tenant, sizeof s->tenant.id);
+    s->on_disk = true;
     s->checkpoint = r->kind == FMT_RECORD_CHECKPOINT;
     s->boundary = (enum cs_boundary_kind)r->flags; /* at most FMT_RECORD_FLAGS_MAX */
     s->first_position = r->first_position;
@@ -218,8 +220,7 @@ static void link_kind(struct cs_inspect *in, bool checkpoints)
     }
 }
 
-/* Links children to parents, a span's checkpoints before the spans that follow it. */
-static void link_tree(struct cs_inspect *in)
+void inspect_link_tree(struct cs_inspect *in)
 {
     in->first_root = NONE;
     link_kind(in, false);
@@ -281,8 +282,22 @@ static int load_entries(struct cs_inspect *in)
     }
     if (rc != CS_OK)
         return rc;
-    link_tree(in);
+    inspect_link_tree(in);
     return CS_OK;
+}
+
+void inspect_measure(struct cs_inspect *in)
+{
+    in->info.format_version = STORE_FORMAT_VERSION;
+    store_uuid_text(in->store.uuid, in->info.uuid);
+    in->info.chunk_bytes = in->store.chunk_bytes;
+    in->info.catalog_bytes = catalog_disk_bytes(in->dir_fd);
+    for (uint32_t i = 0; i < in->volumes.n_volumes; i++) {
+        struct stat st;
+        if (in->volumes.volume[i].fd >= 0 && fstat(in->volumes.volume[i].fd, &st) == 0)
+            in->info.volume_bytes += (uint64_t)st.st_blocks * 512;
+    }
+    in->info.disk_bytes = in->info.volume_bytes + in->info.catalog_bytes + FMT_RECORD_ALIGN;
 }
 
 int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t err_len)
@@ -310,16 +325,8 @@ int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t 
         rc = CS_EIO;
         goto fail;
     }
-    in->info.format_version = STORE_FORMAT_VERSION;
-    store_uuid_text(in->store.uuid, in->info.uuid);
-    in->info.chunk_bytes = in->store.chunk_bytes;
-    in->info.catalog_bytes = catalog_disk_bytes(in->dir_fd);
-    for (uint32_t i = 0; i < in->volumes.n_volumes; i++) {
-        struct stat st;
-        if (in->volumes.volume[i].fd >= 0 && fstat(in->volumes.volume[i].fd, &st) == 0)
-            in->info.volume_bytes += (uint64_t)st.st_blocks * 512;
-    }
-    in->info.disk_bytes = in->info.volume_bytes + in->info.catalog_bytes + FMT_RECORD_ALIGN;
+    store_scratch_remove(in->dir_fd);
+    inspect_measure(in);
     rc = catalog_open(in->dir_fd, true, 8u << 20, &in->catalog, problem, sizeof problem);
     uint8_t uuid[16];
     uint32_t epoch;
@@ -341,10 +348,17 @@ fail:
     return rc;
 }
 
+void cs_inspect_sweep(struct cs_inspect *in)
+{
+    if (in->live == NULL)
+        store_scratch_remove(in->dir_fd);
+}
+
 void cs_inspect_close(struct cs_inspect *in)
 {
     if (in == NULL)
         return;
+    inspect_live_close(in->live);
     catalog_close(in->catalog);
     volumes_close(&in->volumes);
     free(in->entries);
@@ -357,13 +371,17 @@ void cs_inspect_close(struct cs_inspect *in)
 
 int cs_inspect_info(struct cs_inspect *in, struct cs_store_info *out)
 {
+    int rc = inspect_live_list(in);
     *out = in->info;
-    return CS_OK;
+    return rc;
 }
 
 int cs_inspect_spans(struct cs_inspect *in, int (*fn)(void *ctx, const struct cs_span_info *span), void *ctx)
 {
+    int listed = inspect_live_list(in);
     uint32_t at = in->first_root, depth = 0;
+    if (listed != CS_OK)
+        return listed;
     while (at != NONE) {
         struct entry *e = &in->entries[at];
         e->info.depth = depth;

@@ -75,8 +75,7 @@ static int leftover_add(void *ctx, const struct fmt_record *r, const void *heade
     return inspect_entry_add(&l->found, r, header);
 }
 
-/* Headers that no row names become entries too, and find their parents and children. */
-static int leftovers_load(struct cs_inspect *in)
+int inspect_leftovers_load(struct cs_inspect *in)
 {
     struct leftovers l = {.known = in};
     int rc = inspect_scan_headers(in, leftover_add, &l);
@@ -106,10 +105,12 @@ static int by_place_order(const void *a, const void *b, void *ctx)
     return inspect_compare_key(x->key, y->key);
 }
 
-/* What is wanted goes, whatever has the same key with it, and with `below` all that hangs below either.
- * Parents lie before their children, so one pass by position sees them first. */
-static void mark(const struct cs_inspect *in, const uint32_t *by_place, bool below, bool *goes)
+/* Parents lie before their children, so one pass by position sees them first. */
+void inspect_mark(const struct cs_inspect *in, uint32_t *by_place, bool below, bool *goes)
 {
+    for (uint32_t i = 0; i < in->n; i++)
+        by_place[i] = i;
+    qsort_r(by_place, in->n, sizeof *by_place, by_place_order, in->entries);
     for (uint32_t i = 0, end; i < in->n; i = end) {
         bool any = false;
         for (end = i; end < in->n && by_place_order(&by_place[i], &by_place[end], in->entries) == 0; end++) {
@@ -222,20 +223,19 @@ int cs_inspect_evict(struct cs_inspect *in, int (*wanted)(void *ctx, const struc
                      void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len)
 {
     memset(out, 0, sizeof *out);
+    if (in->live != NULL)
+        return inspect_live_delete(in, wanted, ctx, below, out, err, err_len);
     bool readable = in->catalog != NULL;
-    int rc = failed(leftovers_load(in), "read the volumes", err, err_len);
+    int rc = failed(inspect_leftovers_load(in), "read the volumes", err, err_len);
     uint32_t *by_place = malloc(((size_t)in->n + 1) * sizeof *by_place);
     bool *goes = calloc((size_t)in->n + 1, sizeof *goes);
     if (rc == CS_OK && (by_place == NULL || goes == NULL))
         rc = failed(CS_ENOMEM, "evict", err, err_len);
     if (rc != CS_OK)
         goto out;
-    for (uint32_t i = 0; i < in->n; i++) {
-        by_place[i] = i;
+    for (uint32_t i = 0; i < in->n; i++)
         goes[i] = wanted(ctx, &in->entries[i].info) != 0;
-    }
-    qsort_r(by_place, in->n, sizeof *by_place, by_place_order, in->entries);
-    mark(in, by_place, below, goes);
+    inspect_mark(in, by_place, below, goes);
     uint64_t n = 0;
     for (uint32_t i = 0; i < in->n; i++) {
         const struct entry *e = &in->entries[i];
@@ -271,6 +271,8 @@ out:
 int cs_inspect_pin(struct cs_inspect *in, const struct cs_span_info *span, bool pinned, char *err,
                    size_t err_len)
 {
+    if (in->live != NULL)
+        return inspect_live_set_pin(in, span, pinned, err, err_len);
     struct record_id id = {.nonce = span->record_id[0], .sequence = span->record_id[1]};
     if (inspect_entry(in, id.nonce, id.sequence) == NULL)
         return failed(CS_ENOTFOUND, "pin", err, err_len);
@@ -303,6 +305,8 @@ int cs_inspect_quota_set(struct cs_inspect *in, const struct cs_tenant *tenant, 
     static const struct cs_tenant anonymous;
     if (tenant == NULL)
         tenant = &anonymous;
+    if (in->live != NULL)
+        return failed(inspect_live_set_quota(in, tenant, quota), "set the quota", err, err_len);
     if (in->catalog == NULL) {
         snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
         return CS_ECORRUPT;
@@ -444,6 +448,10 @@ int cs_inspect_rebuild(struct cs_inspect *in, struct cs_rebuilt *out, char *err,
 {
     struct rebuild b = {.in = in};
     memset(out, 0, sizeof *out);
+    if (in->live != NULL) {
+        snprintf(err, err_len, "the store is in use");
+        return CS_EBUSY;
+    }
     int rc = inspect_scan_headers(in, header_note, &b);
     if (rc < 0)
         failed(rc, "read the volumes", err, err_len);

@@ -24,27 +24,52 @@ struct key_search {
     uint32_t position;
 };
 
-static int search_span(struct key_search *k, const struct fmt_record *r)
+static int search_ids(struct key_search *k, const struct entry *e, const uint32_t *ids, uint32_t pt)
 {
-    const struct entry *e = inspect_entry(k->in, r->id_nonce, r->id_sequence);
-    uint32_t pt = r->page_tokens;
-    if (e == NULL || r->kind != FMT_RECORD_SPAN || pt > KEY_MAX_PAGE_TOKENS)
+    if (pt == 0 || pt > KEY_MAX_PAGE_TOKENS)
         return CS_OK;
     struct cs_key before = e->info.parent;
-    if (r->first_position == 0)
-        before = key_seed(k->in->store.secret, r->fingerprint, &e->info.tenant);
-    for (uint32_t page = 0; page < r->n_pages; page++) {
-        const uint32_t *ids = r->ids + (size_t)page * pt;
+    if (e->info.first_position == 0)
+        before = key_seed(k->in->store.secret, e->info.fingerprint, &e->info.tenant);
+    for (uint32_t page = 0; page < e->info.n_pages; page++, ids += pt) {
         struct cs_key next = before;
         for (uint32_t n = 1; n <= pt; n++) {
             next = key_next(before, ids, n);
             if (key_equal(next, k->key)) {
                 k->found = e;
-                k->position = r->first_position + page * pt + n;
+                k->position = e->info.first_position + page * pt + n;
                 return FOUND;
             }
         }
         before = next;
+    }
+    return CS_OK;
+}
+
+static int search_span(struct key_search *k, const struct fmt_record *r)
+{
+    const struct entry *e = inspect_entry(k->in, r->id_nonce, r->id_sequence);
+    if (e == NULL || r->kind != FMT_RECORD_SPAN || e->info.n_pages != r->n_pages)
+        return CS_OK;
+    return search_ids(k, e, r->ids, r->page_tokens);
+}
+
+/* Of a store in use: the process has the ids of all of them. */
+static int search_live(struct key_search *k)
+{
+    for (uint32_t i = 0; i < k->in->n; i++) {
+        const struct entry *e = &k->in->entries[i];
+        uint32_t *ids;
+        if (e->info.checkpoint)
+            continue;
+        int rc = inspect_ids(k->in, e, &ids, NULL, 0);
+        if (rc == CS_ENOTFOUND)
+            continue;
+        if (rc == CS_OK)
+            rc = search_ids(k, e, ids, e->info.n_tokens / e->info.n_pages);
+        free(ids);
+        if (rc != CS_OK)
+            return rc;
     }
     return CS_OK;
 }
@@ -66,6 +91,9 @@ static int header_search(void *ctx, const struct fmt_record *r, const void *head
 int cs_inspect_find(struct cs_inspect *in, struct cs_key key, struct cs_span_info *span, uint32_t *position)
 {
     struct key_search k = {.in = in, .key = key};
+    int listed = inspect_live_list(in);
+    if (listed != CS_OK)
+        return listed;
     for (uint32_t i = 0; i < in->n && k.found == NULL; i++) {
         const struct entry *e = &in->entries[in->by_id[in->n - 1 - i]]; /* newest first */
         if (!key_equal(e->info.key, key))
@@ -77,8 +105,9 @@ int cs_inspect_find(struct cs_inspect *in, struct cs_key key, struct cs_span_inf
     }
     int rc = CS_OK;
     if (k.found == NULL) {
-        rc = in->catalog != NULL ? catalog_scan(in->catalog, CATALOG_RECORD, row_search, &k)
-                                 : inspect_scan_headers(in, header_search, &k);
+        rc = in->live != NULL      ? search_live(&k)
+             : in->catalog != NULL ? catalog_scan(in->catalog, CATALOG_RECORD, row_search, &k)
+                                   : inspect_scan_headers(in, header_search, &k);
         if (rc == CS_ECORRUPT)
             rc = CS_EIO;
     }
@@ -192,7 +221,7 @@ static int see_checkpoint(struct walk *w, uint32_t n_usable)
         return CS_OK;
     int rc = cs_inspect_verify(w->in, &e->info, why, sizeof why);
     if (rc != CS_OK)
-        return rc == CS_ECORRUPT || rc == CS_EIO ? CS_OK : rc;
+        return rc == CS_ECORRUPT || rc == CS_EIO || rc == CS_ENOTFOUND ? CS_OK : rc;
     w->out->checkpoint_position = e->info.first_position;
     return w->fn != NULL ? w->fn(w->ctx, &e->info, 0) : CS_OK;
 }
@@ -201,24 +230,24 @@ static int see_checkpoint(struct walk *w, uint32_t n_usable)
 static int walk_span(struct walk *w, const struct entry *e, uint32_t n_usable, bool *more)
 {
     struct cs_explanation *x = w->out;
-    uint8_t *header;
-    struct fmt_record r;
-    uint32_t pt = w->page_tokens, room = w->n_full - w->n_stored, n_pages = 0;
+    uint32_t *stored, pt = w->page_tokens, room = w->n_full - w->n_stored, n_pages = 0;
     const uint32_t *ids = w->ids + (size_t)w->n_stored * pt;
     *more = false;
-    int rc = inspect_header_read(w->in, e, &header, &r, x->why, sizeof x->why);
+    int rc = inspect_ids(w->in, e, &stored, x->why, sizeof x->why);
+    if (rc == CS_ENOTFOUND) /* since the spans were listed */
+        return CS_OK;
     if (rc != CS_OK)
         return damaged(w, rc);
     rc = cs_inspect_verify(w->in, &e->info, x->why, sizeof x->why);
     if (rc != CS_OK) {
-        rc = damaged(w, rc);
+        rc = rc == CS_ENOTFOUND ? CS_OK : damaged(w, rc);
         goto out;
     }
-    while (n_pages < r.n_pages && n_pages < room &&
-           memcmp(ids + (size_t)n_pages * pt, r.ids + (size_t)n_pages * pt, pt * sizeof *ids) == 0)
+    while (n_pages < e->info.n_pages && n_pages < room &&
+           memcmp(ids + (size_t)n_pages * pt, stored + (size_t)n_pages * pt, pt * sizeof *ids) == 0)
         n_pages++;
-    if (n_pages < r.n_pages && n_pages < room)
-        end_at(w, CS_EXPLAIN_DIVERGED, w->n_stored * pt + common_ids(ids, r.ids, (n_pages + 1) * pt));
+    if (n_pages < e->info.n_pages && n_pages < room)
+        end_at(w, CS_EXPLAIN_DIVERGED, w->n_stored * pt + common_ids(ids, stored, (n_pages + 1) * pt));
     if (n_pages > 0 && w->fn != NULL)
         rc = w->fn(w->ctx, &e->info, n_pages * pt);
     for (uint32_t i = 0; i < n_pages && rc == CS_OK; i++) {
@@ -228,7 +257,7 @@ static int walk_span(struct walk *w, const struct entry *e, uint32_t n_usable, b
     }
     *more = n_pages > 0; /* a fork may go on where this span does not */
 out:
-    free(header);
+    free(stored);
     return rc;
 }
 
@@ -239,17 +268,16 @@ static int look_behind(struct walk *w)
     const struct entry *e;
     while ((e = behind(w, &at)) != NULL) {
         char why[160];
-        uint8_t *header;
-        struct fmt_record r;
+        uint32_t *stored;
         if (e->info.checkpoint)
             continue;
-        int rc = inspect_header_read(w->in, e, &header, &r, why, sizeof why);
-        if (rc == CS_ECORRUPT || rc == CS_EIO)
+        int rc = inspect_ids(w->in, e, &stored, why, sizeof why);
+        if (rc == CS_ECORRUPT || rc == CS_EIO || rc == CS_ENOTFOUND)
             continue;
         if (rc != CS_OK)
             return rc;
-        uint32_t same = common_ids(w->ids + (size_t)w->n_stored * pt, r.ids, pt);
-        free(header);
+        uint32_t same = common_ids(w->ids + (size_t)w->n_stored * pt, stored, pt);
+        free(stored);
         if (w->n_stored > 0 || same > 0)
             end_at(w, CS_EXPLAIN_DIVERGED, w->n_stored * pt + same);
     }
@@ -270,7 +298,10 @@ int cs_inspect_explain(struct cs_inspect *in, const uint8_t fingerprint[32], con
                      .ctx = ctx,
                      .out = out};
     memset(out, 0, sizeof *out);
-    bool stateful = false;
+    int listed = inspect_live_list(in);
+    if (listed != CS_OK)
+        return listed;
+    bool stateful = in->live != NULL && inspect_live_is_stateful(in);
     for (uint32_t i = 0; i < in->n; i++) {
         const struct cs_span_info *s = &in->entries[i].info;
         if (memcmp(s->fingerprint, fingerprint, sizeof s->fingerprint) != 0)

@@ -4,6 +4,7 @@
  * Threads: an inspection belongs to one thread at a time.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,8 +88,14 @@ int inspect_header_read(const struct cs_inspect *in, const struct entry *e, uint
         rc = CS_ECORRUPT;
         goto fail;
     }
-    if (r->id_nonce != e->info.record_id[0] || r->id_sequence != e->info.record_id[1] ||
-        XXH3_64bits(header, fmt_record_row_bytes(r)) != e->row_hash) {
+    bool same = r->id_nonce == e->info.record_id[0] && r->id_sequence == e->info.record_id[1];
+    if (in->live != NULL) /* which knows what it looks for, not the row */
+        same = same && r->key[0] == e->info.key.lo && r->key[1] == e->info.key.hi &&
+               r->n_pages == e->info.n_pages && r->first_position == e->info.first_position &&
+               memcmp(r->tenant, e->info.tenant.id, sizeof r->tenant) == 0;
+    else
+        same = same && XXH3_64bits(header, fmt_record_row_bytes(r)) == e->row_hash;
+    if (!same) {
         snprintf(why, why_len, "the header is another record's than the catalogue says");
         rc = CS_ECORRUPT;
         goto fail;
@@ -100,20 +107,15 @@ fail:
     return rc;
 }
 
-int cs_inspect_verify(struct cs_inspect *in, const struct cs_span_info *span, char *why, size_t why_len)
+static int verify(const struct cs_inspect *in, const struct entry *e, char *why, size_t why_len)
 {
-    const char *piece = span->checkpoint ? "block" : "page";
-    const struct entry *e = inspect_entry(in, span->record_id[0], span->record_id[1]);
-    if (why_len > 0)
-        why[0] = 0;
-    if (e == NULL)
-        return CS_ENOTFOUND;
-    uint64_t stride = e->info.payload_bytes / e->info.n_pages;
+    const char *piece = e->info.checkpoint ? "block" : "page";
     uint8_t *header, *page = NULL;
     struct fmt_record r;
     int rc = inspect_header_read(in, e, &header, &r, why, why_len);
     if (rc != CS_OK)
         goto out;
+    uint64_t stride = fmt_record_stride(r.page_bytes);
     page = malloc(stride);
     if (page == NULL) {
         rc = CS_ENOMEM;
@@ -138,6 +140,52 @@ out:
     free(header);
     free(page);
     return rc;
+}
+
+/* What the page cache has of the volumes may be older than what a process has written past it. */
+static void forget_cached(const struct cs_inspect *in)
+{
+    for (uint32_t i = 0; i < in->volumes.n_volumes; i++)
+        if (in->volumes.volume[i].fd >= 0)
+            (void)posix_fadvise(in->volumes.volume[i].fd, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+int inspect_ids(struct cs_inspect *in, const struct entry *e, uint32_t **ids, char *why, size_t why_len)
+{
+    size_t n_ids;
+    if (in->live != NULL)
+        return inspect_live_record(in, e, ids, &n_ids, NULL);
+    uint8_t *header;
+    struct fmt_record r;
+    *ids = NULL;
+    int rc = inspect_header_read(in, e, &header, &r, why, why_len);
+    if (rc != CS_OK)
+        return rc;
+    size_t bytes = fmt_record_n_ids(r.kind, r.n_pages, r.page_tokens) * sizeof **ids;
+    *ids = malloc(bytes);
+    if (*ids != NULL)
+        memcpy(*ids, r.ids, bytes);
+    free(header);
+    return *ids != NULL ? CS_OK : CS_ENOMEM;
+}
+
+int cs_inspect_verify(struct cs_inspect *in, const struct cs_span_info *span, char *why, size_t why_len)
+{
+    const struct entry *e = inspect_entry(in, span->record_id[0], span->record_id[1]);
+    if (why_len > 0)
+        why[0] = 0;
+    if (e == NULL)
+        return CS_ENOTFOUND;
+    if (in->live != NULL && !e->info.on_disk)
+        return CS_OK;
+    int rc = verify(in, e, why, why_len);
+    if (in->live == NULL || rc != CS_ECORRUPT)
+        return rc;
+    if (inspect_live_is_there(in, e)) {
+        forget_cached(in);
+        rc = verify(in, e, why, why_len);
+    }
+    return rc == CS_ECORRUPT && !inspect_live_is_there(in, e) ? CS_ENOTFOUND : rc;
 }
 
 /* ---- its parts --------------------------------------------------------------------------------------- */
@@ -183,6 +231,21 @@ static int notes_behind_row(void *ctx, const struct catalog_row *row)
     return add_notes(n, row->value, n_notes);
 }
 
+/* Of one that is on no disk: what the process knows. */
+static int record_in_memory(struct cs_inspect *in, const struct entry *e, struct cs_record **out)
+{
+    struct cs_record *record = calloc(1, sizeof *record);
+    int rc = record == NULL ? CS_ENOMEM : inspect_live_record(in, e, &record->ids, &record->n_ids, record);
+    if (rc != CS_OK) {
+        cs_record_free(record);
+        return rc;
+    }
+    record->page_tokens = (uint32_t)(record->n_ids / (e->info.checkpoint ? 1 : e->info.n_pages));
+    record->page_bytes = e->info.payload_bytes / e->info.n_pages;
+    *out = record;
+    return CS_OK;
+}
+
 int cs_inspect_record(struct cs_inspect *in, const struct cs_span_info *span, struct cs_record **out,
                       char *why, size_t why_len)
 {
@@ -192,11 +255,13 @@ int cs_inspect_record(struct cs_inspect *in, const struct cs_span_info *span, st
         why[0] = 0;
     if (e == NULL)
         return CS_ENOTFOUND;
+    if (in->live != NULL && !e->info.on_disk)
+        return record_in_memory(in, e, out);
     uint8_t *header;
     struct fmt_record r;
     int rc = inspect_header_read(in, e, &header, &r, why, why_len);
     if (rc != CS_OK)
-        return rc;
+        return rc == CS_ECORRUPT && in->live != NULL && !inspect_live_is_there(in, e) ? CS_ENOTFOUND : rc;
     struct cs_record *record = calloc(1, sizeof *record);
     if (record == NULL) {
         rc = CS_ENOMEM;
@@ -217,6 +282,13 @@ int cs_inspect_record(struct cs_inspect *in, const struct cs_span_info *span, st
     memcpy(record->ids, r.ids, record->n_ids * sizeof *record->ids);
     for (uint32_t i = 0; i < r.n_runs; i++)
         record->runs[i] = (struct cs_record_run){r.runs[i].volume, r.runs[i].first_chunk, r.runs[i].n_chunks};
+    if (in->live != NULL) {
+        uint32_t *ids;
+        size_t n_ids;
+        rc = inspect_live_record(in, e, &ids, &n_ids, record); /* whose notes nobody else knows */
+        free(ids);
+        goto out;
+    }
     struct note_search notes = {.record = record, .id = {r.id_nonce, r.id_sequence}};
     if (in->catalog != NULL) {
         rc = catalog_scan(in->catalog, CATALOG_RECORD, notes_of_row, &notes);

@@ -248,6 +248,14 @@ void notes_unstore_locked(struct span *owner)
         b->stored = false;
 }
 
+void notes_each_locked(const struct span *owner, void (*fn)(void *ctx, struct cs_key key, uint32_t len),
+                       void *ctx)
+{
+    for (const struct note_batch *b = owner->batches; b; b = b->next)
+        for (const struct note *note = b->notes; note; note = note->batch_next)
+            fn(ctx, note->key, note->blob->len);
+}
+
 struct note_blob *notes_find_locked(const struct notes *n, struct cs_key key)
 {
     struct note *note = find(n, key);

@@ -61,6 +61,9 @@ struct cs_note *notes_for_row_locked(struct span *owner, size_t *n_notes);
 void notes_store_locked(const struct tier_vtable *tier, struct tier_disk *disk, struct span *owner);
 /* The owner's record is gone, and the rows with it; the notes stay in memory. */
 void notes_unstore_locked(struct span *owner);
+/* Calls fn for each note of the owner. */
+void notes_each_locked(const struct span *owner, void (*fn)(void *ctx, struct cs_key key, uint32_t len),
+                       void *ctx);
 /* The bytes of a note with one more reference; NULL: none. */
 struct note_blob *notes_find_locked(const struct notes *n, struct cs_key key);
 void note_blob_unref(struct note_blob *b);

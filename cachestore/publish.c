@@ -154,7 +154,7 @@ static void add_notes(struct cs_sequence *q, const struct cs_note *notes, size_t
         return;
     }
     /* Otherwise they go out in their owner's row, or behind it. */
-    if (owner->disk == SPAN_DISK_DURABLE)
+    if (owner->disk == SPAN_DISK_DURABLE && !s->draining)
         notes_store_locked(s->tier, s->disk, owner);
 }
 

@@ -304,6 +304,25 @@ static void forget(struct cs_store *s, struct span *sp)
     room_settle_span_locked(s, sp);
 }
 
+bool room_purge_locked(struct cs_store *s, struct span *sp)
+{
+    if (sp->n_loading > 0 || sp->host_pins > 0 || sp->disk == SPAN_DISK_WRITING ||
+        sp->disk == SPAN_DISK_COPYING)
+        return false;
+    if (index_waits(sp))
+        writeback_cancel_locked(s, sp);
+    leave_host(s, sp, CS_GONE_DELETED);
+    if (sp->disk == SPAN_DISK_DURABLE) {
+        s->tier->admin->purge(s->disk, sp->id);
+        room_drop_record_locked(s, sp, CS_GONE_DELETED); /* has been deleted already */
+    }
+    leave_device(s, sp, CS_GONE_DELETED);
+    sp->lost = CS_MISS_EVICTED;
+    index_requeue_locked(&s->index, sp);
+    room_settle_span_locked(s, sp);
+    return true;
+}
+
 bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
 {
     struct index *ix = &s->index;

@@ -4,6 +4,7 @@
  * use. It sleeps while there is nothing of that kind.
  */
 #include "cachestore/store.h"
+#include "cachestore/control.h"
 #include "cachestore/key.h"
 #include "cachestore/log.h"
 #include "formats/record.h"
@@ -61,9 +62,9 @@ const char *cs_miss_name(enum cs_miss m)
 }
 
 static const char *const gone_names[CS_GONE_COUNT] = {
-    [CS_GONE_EVICTED] = "evicted", [CS_GONE_QUOTA] = "quota",   [CS_GONE_INDEX] = "index_full",
-    [CS_GONE_THINNED] = "thinned", [CS_GONE_FAILED] = "failed", [CS_GONE_DAMAGED] = "damaged",
-    [CS_GONE_CUT] = "cut",
+    [CS_GONE_EVICTED] = "evicted", [CS_GONE_QUOTA] = "quota",     [CS_GONE_INDEX] = "index_full",
+    [CS_GONE_THINNED] = "thinned", [CS_GONE_FAILED] = "failed",   [CS_GONE_DAMAGED] = "damaged",
+    [CS_GONE_CUT] = "cut",         [CS_GONE_DELETED] = "deleted",
 };
 
 const char *cs_gone_name(enum cs_gone g)
@@ -383,6 +384,9 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
         store_free(s);
         return rc;
     }
+    char why[160];
+    if (s->disk && tier->admin && !c->no_control && !(s->control = control_start(s, why, sizeof why)))
+        store_log(s, CS_LOG_WARN, "prefix cache on disk: no control socket: %s", why);
     *out = s;
     return CS_OK;
 }
@@ -420,6 +424,7 @@ void cs_close(struct cs_store *s, uint32_t deadline_ms)
         return;
     uint64_t start = store_now_ns();
     (void)cs_flush(s, deadline_ms);
+    control_stop(s->control);
     uint64_t spent_ms = (store_now_ns() - start) / NS_PER_MS;
     pthread_mutex_lock(&s->lock);
     s->closing = true;

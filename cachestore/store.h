@@ -14,6 +14,7 @@
  *   host.c       the host tier, between a device that is not host memory and the disk
  *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
  *   quota.c      limits of tenants: set, told, enforced in the background
+ *   control.c    the socket for who looks after it; control_serve.c: what is asked there
  *   index.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
  *
  * Threads and locks. Callers' threads, the tier's and the device's (completions) and the keeper (deadlines,
@@ -81,7 +82,10 @@ struct cs_store {
     uint64_t writing_bytes; /* with the tier: their pages, or blocks on the host, are pinned */
     struct admission admission;
 
-    uint64_t n_loads; /* in flight */
+    uint64_t n_loads;        /* in flight */
+    bool draining;           /* nothing new goes to lower tiers (cs_drain) */
+    int64_t drained_unix;    /* since when */
+    struct control *control; /* NULL: there is none */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */
     struct cs_sequence *restoring;
@@ -254,6 +258,10 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone w
 void room_settle_span_locked(struct cs_store *s, struct span *sp);
 /* Nobody wants this checkpoint any more: out of every tier, at once or when its read or write ends. */
 void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss why);
+/* Deletes the span for good, from every tier; pages that sequences use stay theirs, and a sequence whose path
+ * it is on brings it back when it publishes. False: it is being read, copied or written, and nothing happens.
+ */
+bool room_purge_locked(struct cs_store *s, struct span *sp);
 /* Drops references of arena pages and queues their owners. */
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
 
@@ -265,6 +273,8 @@ void quota_leave(struct cs_store *s, struct account *account);
 /* writeback.c */
 /* The span waits for its next way down, if there is one and it is whole. */
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp);
+/* The same of what was on its way already, or must be while the store drains. */
+void writeback_go_on_locked(struct cs_store *s, struct span *sp);
 /* The same for the span and those above it, as far as they are on no disk, and before what waits already: by
  * way of the host what hangs on them cannot bring them along. */
 void writeback_lead_locked(struct cs_store *s, struct span *sp);

@@ -59,6 +59,30 @@ int store_dir_lock(const char *dir, bool create, int *dir_fd, char *err, size_t 
     return CS_OK;
 }
 
+/* A folder and what is in it, `levels` of folders below it. */
+static void folder_remove(int dir_fd, const char *name, unsigned levels)
+{
+    int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    const struct dirent *e;
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        if (unlinkat(fd, e->d_name, 0) < 0 && levels > 0)
+            folder_remove(fd, e->d_name, levels - 1);
+    }
+    if (d != NULL)
+        closedir(d);
+    else if (fd >= 0)
+        close(fd);
+    (void)unlinkat(dir_fd, name, AT_REMOVEDIR);
+}
+
+void store_scratch_remove(int dir_fd)
+{
+    folder_remove(dir_fd, CS_SCRATCH_FOLDER, 1);
+}
+
 void store_uuid_text(const uint8_t uuid[16], char out[37])
 {
     char *p = out;

@@ -1,7 +1,18 @@
 /* The disk tier as a table (see tier.h). */
 #include "cachestore/tier.h"
 
+static const struct tier_admin_vtable admin = {
+    .locate = tier_disk_locate,
+    .purge = tier_disk_purge,
+    .erase = tier_disk_erase,
+    .pin = tier_disk_pin,
+    .asked = tier_disk_asked,
+    .raise_epoch = tier_disk_raise_epoch,
+    .dir = tier_disk_dir,
+};
+
 const struct tier_vtable tier_disk_vtable = {
+    .admin = &admin,
     .open = tier_disk_open,
     .record_bytes = tier_disk_record_bytes,
     .free_bytes = tier_disk_free_bytes,

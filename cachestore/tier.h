@@ -7,7 +7,20 @@
 
 #include "cachestore/tier_disk.h"
 
+/* What an open store can be asked to do from outside. */
+struct tier_admin_vtable {
+    int (*locate)(struct tier_disk *t, struct record_id id, struct tier_place *out);
+    void (*purge)(struct tier_disk *t, struct record_id id);
+    int (*erase)(struct tier_disk *t, struct record_id id, const struct tier_place *place,
+                 uint32_t header_bytes);
+    int (*pin)(struct tier_disk *t, struct record_id id, bool pinned);
+    void (*asked)(const struct tier_disk *t, uint64_t *asked, uint64_t *failed);
+    int (*raise_epoch)(struct tier_disk *t);
+    int (*dir)(const struct tier_disk *t, uint8_t uuid[16], uint32_t *chunk_bytes);
+};
+
 struct tier_vtable {
+    const struct tier_admin_vtable *admin; /* NULL: nothing, and the store opens no control socket */
     int (*open)(const struct cs_config *config, const struct tier_disk_events *events, struct tier_disk **out,
                 uint8_t secret[16], char *err, size_t err_len);
     uint64_t (*record_bytes)(const struct tier_disk *t, enum record_kind kind, uint32_t n_pages);

@@ -176,7 +176,7 @@ uint64_t tier_disk_memory_bytes(const struct tier_disk *t)
 /* ---- requests ---------------------------------------------------------------------------------------- */
 
 /* Lock held; released on return. */
-static void unlock_and_wake(struct tier_disk *t)
+void tier_unlock_and_wake(struct tier_disk *t)
 {
     /* Under the lock: once it is released, the I/O thread may see a close and be gone. */
     if (t->io_sleeps)
@@ -245,7 +245,7 @@ void tier_disk_write(struct tier_disk *t, struct tier_write *w)
     w->tier_next = NULL;
     *t->in_writes_tail = w;
     t->in_writes_tail = &w->tier_next;
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
 }
 
 void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t n)
@@ -258,7 +258,7 @@ void tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, size_t 
         *t->in_reads_tail = reads[i];
         t->in_reads_tail = &reads[i]->tier_next;
     }
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
 }
 
 void tier_row_op_free(struct row_op *op)
@@ -268,12 +268,12 @@ void tier_row_op_free(struct row_op *op)
 }
 
 /* Lock held; released on return. */
-static void push_row(struct tier_disk *t, struct row_op *op)
+void tier_row_push(struct tier_disk *t, struct row_op *op)
 {
     atomic_fetch_add(&t->pending, op->len);
     *t->in_rows_tail = op;
     t->in_rows_tail = &op->next;
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
 }
 
 int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n)
@@ -294,7 +294,7 @@ int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n)
         return CS_ENOTFOUND;
     }
     rec->note_rows = true;
-    push_row(t, op);
+    tier_row_push(t, op);
     return CS_OK;
 }
 
@@ -306,7 +306,7 @@ void tier_disk_delete_notes(struct tier_disk *t, struct record_id owner, struct 
     op->owner = owner;
     op->id = id;
     pthread_mutex_lock(&t->lock);
-    push_row(t, op);
+    tier_row_push(t, op);
 }
 
 int tier_disk_quota(struct tier_disk *t, const struct cs_tenant *tenant, const struct cs_quota *quota)
@@ -325,7 +325,7 @@ int tier_disk_quota(struct tier_disk *t, const struct cs_tenant *tenant, const s
     op->quota = true;
     op->id = catalog_quota_id(tenant);
     pthread_mutex_lock(&t->lock);
-    push_row(t, op);
+    tier_row_push(t, op);
     return CS_OK;
 }
 
@@ -343,7 +343,7 @@ void tier_disk_delete(struct tier_disk *t, struct record_id id)
     rec->list_next = t->in_deletes;
     t->in_deletes = rec;
     t->deletes_idle = false;
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
 }
 
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix)
@@ -361,7 +361,7 @@ void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix
         t->room_in_touches = room;
     }
     t->in_touches[t->n_in_touches++] = (struct touch){.id = id, .used_unix = used_unix};
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
     return;
 out:
     pthread_mutex_unlock(&t->lock);
@@ -394,7 +394,7 @@ void tier_disk_kick(struct tier_disk *t)
 {
     pthread_mutex_lock(&t->lock);
     t->in_kick = true;
-    unlock_and_wake(t);
+    tier_unlock_and_wake(t);
 }
 
 void tier_disk_stats(const struct tier_disk *t, struct cs_stats *out)
@@ -439,7 +439,7 @@ void tier_disk_close(struct tier_disk *t, uint32_t deadline_ms)
         pthread_mutex_lock(&t->lock);
         t->in_close = true;
         t->close_at_ms = tier_now_ms() + deadline_ms;
-        unlock_and_wake(t);
+        tier_unlock_and_wake(t);
         pthread_join(t->io_thread, NULL);
     }
     if (t->catalog_thread_runs) {

@@ -166,6 +166,31 @@ int tier_disk_quota(struct tier_disk *t, const struct cs_tenant *tenant, const s
 /* Note a use, persisted in batches. */
 void tier_disk_touch(struct tier_disk *t, struct record_id id, int64_t used_unix);
 
+/* ---- for who looks after a store while it is open (control.c) ---- */
+
+/* Where a record begins. */
+struct tier_place {
+    uint32_t volume, first_chunk;
+};
+/* CS_OK; CS_ENOTFOUND: there is no such record that could be read. */
+int tier_disk_locate(struct tier_disk *t, struct record_id id, struct tier_place *out);
+/* tier_disk_delete for good: its header is zeroed, too, and that is synced, before its chunks are free. */
+void tier_disk_purge(struct tier_disk *t, struct record_id id);
+/* The same for a record of another fingerprint, or for the header of one that is gone, at the beginning of a
+ * chunk that is free; nothing happens where it is not. CS_OK: it is under way; CS_EBUSY: it is a record of
+ * this store's, who deletes it by tier_disk_purge; CS_EINVAL (header_bytes), CS_ENOMEM. */
+int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_place *place,
+                    uint32_t header_bytes);
+/* Writes that a record is pinned, or no more. CS_OK: it is under way; CS_ENOTFOUND, CS_ENOMEM. */
+int tier_disk_pin(struct tier_disk *t, struct record_id id, bool pinned);
+/* How many of those three are under way, and have failed since open. */
+void tier_disk_asked(const struct tier_disk *t, uint64_t *asked, uint64_t *failed);
+/* Records that are written from now on have a higher purge epoch. Waits for the disk; one thread at a time.
+ * CS_OK, CS_EIO. */
+int tier_disk_raise_epoch(struct tier_disk *t);
+/* The directory, for as long as the tier is open; the store's UUID and chunk size. */
+int tier_disk_dir(const struct tier_disk *t, uint8_t uuid[16], uint32_t *chunk_bytes);
+
 /* Waits until all that was to be deleted is gone and its room given back, at most deadline_ms, and not where
  * the catalogue cannot be written: after it, what is on disk fits a budget that was lowered. For the opener;
  * not from a completion. */

@@ -63,6 +63,10 @@ static void group_commit(struct tier_disk *t, struct group *g)
             catalog_put(c, CATALOG_QUOTA, row->id, row->value, row->len);
         else if (row->quota)
             catalog_delete(c, CATALOG_QUOTA, row->id);
+        else if (row->pin && row->value != NULL)
+            catalog_put(c, CATALOG_PINNED, row->owner, row->value, row->len);
+        else if (row->pin)
+            catalog_delete(c, CATALOG_PINNED, row->owner);
         else if (row->value != NULL)
             catalog_put_notes(c, row->owner, row->id, row->value, row->len);
         else

@@ -127,6 +127,15 @@ void foreign_evict(struct tier_disk *t, uint64_t bytes)
     }
 }
 
+void foreign_forget_deleted(struct tier_disk *t)
+{
+    size_t n = t->next_foreign;
+    for (size_t i = n; i < t->n_foreign; i++)
+        if (!t->foreign[i]->delete_seen)
+            t->foreign[n++] = t->foreign[i];
+    t->n_foreign = n;
+}
+
 void foreign_fit(struct tier_disk *t)
 {
     uint64_t used = volumes_used_bytes(&t->volumes), limit = t->volumes.limit_bytes;

@@ -6,6 +6,7 @@
  * - tier_disk_delete.c: ... its deletes
  * - tier_disk_move.c: one record's bytes between memory and volumes, verified
  * - tier_disk_catalog.c: the catalogue thread
+ * - tier_disk_admin.c: headers zeroed, pins, for who looks after an open store
  * - tier_disk_foreign.c: records of another fingerprint, and how they leave
  * - tier_disk_open.c: open: lock, files, threads
  * - tier_disk_rows.c: rows at open: conflicts, events
@@ -49,14 +50,16 @@ struct disk_record {
     uint32_t n_runs;
     struct fmt_record_run one, *runs; /* runs is &one where there is one */
     uint8_t state;
-    uint8_t kind;        /* FMT_RECORD_... */
-    bool foreign;        /* of another fingerprint or geometry: never served, first to leave */
-    bool counted;        /* its bytes are in `committed`; under lock */
-    bool pinned;         /* has a row that says so; fixed after open */
-    bool note_rows;      /* may have notes in rows of their own; under lock, fixed once deleted */
-    atomic_bool deleted; /* asked for; no read begins */
-    bool delete_seen;    /* the I/O thread has taken the delete from the inbox */
-    bool dying;          /* counted in n_dying: its chunks will be free before long */
+    uint8_t kind; /* FMT_RECORD_... */
+    bool foreign; /* of another fingerprint or geometry: never served, first to leave */
+    bool counted; /* its bytes are in `committed`; under lock */
+    bool pinned;  /* may have a row that says so; under lock, fixed once deleted */
+    bool purge;   /* deleted for good: its header is zeroed before its chunks are free; under lock */
+    bool purge_done, purge_ok; /* ... I/O thread: has been, or not */
+    bool note_rows;            /* may have notes in rows of their own; under lock, fixed once deleted */
+    atomic_bool deleted;       /* asked for; no read begins */
+    bool delete_seen;          /* the I/O thread has taken the delete from the inbox */
+    bool dying;                /* counted in n_dying: its chunks will be free before long */
 };
 
 /* One record's bytes on their way. */
@@ -91,6 +94,7 @@ struct row_op {
     struct record_id owner, id;
     void *value; /* NULL: delete */
     size_t len;
+    bool pin; /* it is the owner's pin, and no notes */
 };
 
 struct touch {
@@ -151,6 +155,7 @@ struct tier_disk {
     struct tier_write *in_writes, **in_writes_tail;
     struct disk_record *in_deletes;
     struct row_op *in_rows, **in_rows_tail;
+    struct erase *in_erases;
     struct touch *in_touches;
     size_t n_in_touches, room_in_touches;
     bool in_kick, in_close, io_sleeps, catalog_stop;
@@ -163,7 +168,8 @@ struct tier_disk {
     /* Any thread. */
     atomic_int_fast64_t committed; /* bytes of own records, queued ones included, deleted ones not */
     atomic_int_fast64_t limit;     /* bytes the volumes may take */
-    atomic_uint_fast64_t pending, sequence;
+    atomic_uint_fast64_t pending, sequence, purge_epoch;
+    atomic_uint_fast64_t asked, failed; /* headers to be zeroed and pins: under way; in vain, ever */
     uint64_t nonce;
     atomic_int catalog_state;             /* enum catalog_state */
     atomic_uint_fast64_t catalog_reserve; /* what the file system must have free for the catalogue */
@@ -184,6 +190,9 @@ struct tier_disk {
     struct group delete_group; /* the one delete batch under way: deletes need no memory */
     uint64_t deletes_at_ms;    /* after one that failed: when they are tried again */
     unsigned n_dying;          /* records whose chunks will be free once deletes and reads have ended */
+    struct erase *erased;      /* zeros are written, no sync covers them yet */
+    bool erase_syncing;
+    struct group *syncing; /* whose volumes are being synced */
     bool flushing, deleting, kick, closing, cancel_all;
     bool notes_dropped_said, buffered_said;
     bool flush_timer;
@@ -212,10 +221,22 @@ atomic_uint_fast64_t *tier_record_counter(struct tier_disk *t, const struct disk
 void tier_record_remove(struct tier_disk *t, struct disk_record *rec); /* lock held */
 void tier_record_free(struct disk_record *rec);
 void tier_row_op_free(struct row_op *op);
+/* Lock held; released on return. */
+void tier_unlock_and_wake(struct tier_disk *t);
+/* Lock held; released on return. */
+void tier_row_push(struct tier_disk *t, struct row_op *op);
 int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs);
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
+
+/* tier_disk_admin.c: on the I/O thread */
+/* Zeroes the header of a record whose row is gone; tier_record_end is called again then. false: no memory. */
+bool tier_purge_begin(struct tier_disk *t, struct disk_record *rec, bool keep_chunks);
+/* Headers in chunks that are free. */
+void tier_erases_begin(struct tier_disk *t, struct erase *erases);
+/* One that was asked for has ended. */
+void tier_asked_done(struct tier_disk *t, bool ok);
 
 /* tier_disk_catalog.c */
 void *tier_catalog_main(void *arg);
@@ -237,6 +258,8 @@ void foreign_paths_free(struct foreign_paths *f);
 void foreign_evict(struct tier_disk *t, uint64_t bytes);
 /* I/O thread: the same where the volumes hold more than they may. */
 void foreign_fit(struct tier_disk *t);
+/* I/O thread: takes those out of the order whose delete has been seen. */
+void foreign_forget_deleted(struct tier_disk *t);
 
 /* tier_disk_loop.c */
 void *tier_io_main(void *arg);
@@ -246,6 +269,8 @@ void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chu
 /* The data of a write is in the volumes, or has failed. */
 void tier_write_landed(struct transfer *x);
 
+/* A sync has failed: nothing that was written since the last good one is trusted. */
+void tier_sync_failed(struct tier_disk *t);
 /* Says once that volumes are read and written buffered, where they are. */
 void tier_say_buffered(struct tier_disk *t);
 /* A write that ends without a row. */

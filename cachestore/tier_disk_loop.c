@@ -37,6 +37,15 @@ uint64_t tier_now_ms(void)
 void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks)
 {
     pthread_mutex_lock(&t->lock);
+    bool purge = rec->purge && !rec->purge_done;
+    if (purge && rec->n_runs > 0) {
+        pthread_mutex_unlock(&t->lock);
+        if (tier_purge_begin(t, rec, keep_chunks))
+            return;
+        pthread_mutex_lock(&t->lock);
+    }
+    if (rec->purge)
+        tier_asked_done(t, rec->purge_done ? rec->purge_ok : rec->n_runs == 0);
     if (rec->counted && !keep_chunks)
         atomic_fetch_sub(&t->committed, (int64_t)rec->bytes);
     if (!rec->counted && keep_chunks)
@@ -68,8 +77,10 @@ static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_resul
     atomic_fetch_sub(&t->pending, bytes);
 }
 
-static void row_end(struct tier_disk *t, struct row_op *row)
+static void row_end(struct tier_disk *t, struct row_op *row, bool ok)
 {
+    if (row->pin)
+        tier_asked_done(t, ok);
     atomic_fetch_sub(&t->pending, row->len);
     tier_row_op_free(row);
 }
@@ -212,9 +223,13 @@ void tier_group_send(struct tier_disk *t, struct group *g)
     pthread_mutex_unlock(&t->lock);
 }
 
-static void sync_failed(struct tier_disk *t)
+void tier_sync_failed(struct tier_disk *t)
 {
     struct transfer *x;
+    tier_log(t, CS_LOG_WARN,
+             "disk cache: fdatasync failed; everything since the last good one counts as lost");
+    if (t->syncing != NULL)
+        t->syncing->sync_failed = true;
     while ((x = t->written) != NULL) {
         t->written = x->next;
         tier_transfer_abandon(x, TIER_EIO, true);
@@ -241,7 +256,7 @@ static void rows_of_deleted_drop(struct tier_disk *t, struct group *g)
             continue;
         }
         *at = row->next;
-        row_end(t, row);
+        row_end(t, row, true);
     }
 }
 
@@ -249,11 +264,9 @@ static void rows_of_deleted_drop(struct tier_disk *t, struct group *g)
 static void group_synced(struct tier_disk *t, struct group *g)
 {
     struct transfer *keep = NULL, **tail = &keep, *x;
-    if (g->sync_failed) {
-        tier_log(t, CS_LOG_WARN,
-                 "disk cache: fdatasync failed; everything since the last good one counts as lost");
-        sync_failed(t);
-    }
+    t->syncing = NULL;
+    if (g->sync_failed)
+        tier_sync_failed(t);
     while ((x = g->writes) != NULL) {
         g->writes = x->next;
         x->next = NULL;
@@ -339,6 +352,7 @@ static void flush_begin(struct tier_disk *t)
     t->flush_timer = t->retry = false;
     t->retry_at_ms = tier_now_ms() + TIER_RETRY_MS;
     t->flushing = true;
+    t->syncing = g;
     g->syncs = syncs;
     g->syncs_left = n_dirty;
     uint32_t n = 0;
@@ -388,7 +402,7 @@ static void flush_end(struct tier_disk *t, struct group *g)
         if (row->quota && g->result != CS_OK && !t->closing)
             row_again(t, row);
         else
-            row_end(t, row);
+            row_end(t, row, g->result == CS_OK);
     }
     free(g->touches);
 }
@@ -427,6 +441,8 @@ static void inbox_take(struct tier_disk *t)
     }
     struct disk_record *deletes = t->in_deletes;
     t->in_deletes = NULL;
+    struct erase *erases = t->in_erases;
+    t->in_erases = NULL;
     struct touch *touches = t->in_touches;
     size_t n_touches = t->n_in_touches;
     t->in_touches = NULL;
@@ -440,10 +456,15 @@ static void inbox_take(struct tier_disk *t)
 
     t->reads = reads; /* those of the last turn have all begun */
     touches_take(t, touches, n_touches);
+    bool foreign = false;
     for (struct disk_record *rec = deletes, *next; rec != NULL; rec = next) {
         next = rec->list_next;
+        foreign = foreign || rec->foreign;
         tier_delete_take(t, rec);
     }
+    if (foreign)
+        foreign_forget_deleted(t);
+    tier_erases_begin(t, erases);
     for (struct group *g = ended, *next; g != NULL; g = next) {
         next = g->next;
         if (g == &t->delete_group) {
@@ -475,7 +496,7 @@ static void cancel_everything(struct tier_disk *t)
     struct row_op *row;
     while ((row = t->rows) != NULL) {
         t->rows = row->next;
-        row_end(t, row);
+        row_end(t, row, false);
     }
     t->rows_tail = &t->rows;
     t->n_touches = 0;
@@ -568,8 +589,8 @@ void *tier_io_main(void *arg)
         }
         pthread_mutex_lock(&t->lock);
         bool inbox_empty = t->in_reads == NULL && t->in_writes == NULL && t->in_rows == NULL &&
-                           t->in_deletes == NULL && t->n_in_touches == 0 && t->from_catalog == NULL &&
-                           !t->in_kick && t->in_close == t->closing;
+                           t->in_deletes == NULL && t->in_erases == NULL && t->n_in_touches == 0 &&
+                           t->from_catalog == NULL && !t->in_kick && t->in_close == t->closing;
         bool quit = inbox_empty && t->closing && all_done(t);
         t->io_sleeps = inbox_empty && !more;
         bool idle = t->in_deletes == NULL && t->row_deletes == NULL && !t->deleting && t->n_dying == 0;

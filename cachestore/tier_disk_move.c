@@ -319,7 +319,7 @@ static int write_describe(struct transfer *x, uint64_t *sums)
         .kind = s->kind,
         .key = {s->key.lo, s->key.hi},
         .parent = {s->parent.lo, s->parent.hi},
-        .purge_epoch = t->store.purge_epoch,
+        .purge_epoch = atomic_load(&t->purge_epoch),
         .first_position = s->first_position,
         .flags = s->flags,
         .n_pages = s->n_pages,

@@ -65,6 +65,7 @@ static int store_ready(struct tier_disk *t, const struct cs_config *c, char *err
     if (rc != CS_OK)
         return rc;
     t->chunk_bytes = t->store.chunk_bytes;
+    atomic_store(&t->purge_epoch, t->store.purge_epoch);
     if (c->chunk_bytes != 0 && c->chunk_bytes != t->chunk_bytes)
         tier_log(t, CS_LOG_INFO, "disk cache: the store was made with chunks of %u bytes and keeps them",
                  t->chunk_bytes);
@@ -159,6 +160,8 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         rc = CS_EIO;
     if (rc == CS_OK)
         rc = store_ready(t, config, err, err_len);
+    if (rc == CS_OK)
+        store_scratch_remove(t->dir_fd);
     if (rc == CS_OK)
         rc = configure(t, config, err, err_len);
     if (rc == CS_OK && getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce) {

@@ -165,6 +165,12 @@ void volumes_release(struct volumes *v, const struct fmt_record_run *runs, uint3
         chunks_release(&v->volume[runs[i].volume].chunks, runs[i].first_chunk, runs[i].n_chunks);
 }
 
+bool volumes_is_free(const struct volumes *v, uint32_t volume, uint32_t chunk)
+{
+    return volume < v->n_volumes && v->volume[volume].fd >= 0 &&
+           chunks_is_free(&v->volume[volume].chunks, chunk);
+}
+
 uint64_t volumes_used_bytes(const struct volumes *v)
 {
     uint64_t n = 0;

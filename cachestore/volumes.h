@@ -55,6 +55,8 @@ int volumes_remove(int dir_fd);
  */
 bool volumes_claim(struct volumes *v, const struct fmt_record_run *runs, uint32_t n_runs);
 void volumes_release(struct volumes *v, const struct fmt_record_run *runs, uint32_t n_runs);
+/* The chunk is there, nobody's, and has room behind it. */
+bool volumes_is_free(const struct volumes *v, uint32_t volume, uint32_t chunk);
 /* To be called once after all claims at open: finds out which free chunks have room behind them. */
 int volumes_settle(struct volumes *v);
 

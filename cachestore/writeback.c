@@ -123,12 +123,18 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
+    if (!s->draining)
+        enqueue(s, sp, false);
+}
+
+void writeback_go_on_locked(struct cs_store *s, struct span *sp)
+{
     enqueue(s, sp, false);
 }
 
 void writeback_lead_locked(struct cs_store *s, struct span *sp)
 {
-    for (; sp && sp->disk < SPAN_DISK_WRITING; sp = sp->parent)
+    for (; sp && sp->disk < SPAN_DISK_WRITING && !s->draining; sp = sp->parent)
         enqueue(s, sp, true); /* each before what hangs on it */
 }
 
@@ -174,7 +180,8 @@ static void span_written(struct cs_store *s, struct span *sp)
     sp->drop_counted = false;
     sp->write_retries = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
-    notes_store_locked(s->tier, s->disk, sp); /* what came while it was being written */
+    if (!s->draining)
+        notes_store_locked(s->tier, s->disk, sp); /* what came while it was being written */
     /* Children that could not be written while their parent was not on disk. */
     for (struct span *child = sp->first_child; child; child = child->next_sibling)
         writeback_enqueue_locked(s, child);
@@ -343,4 +350,49 @@ void writeback_pump_locked(struct cs_store *s)
     if (s->disk)
         pump(s, false);
     host_pump_locked(s);
+}
+
+/* ---- drain ------------------------------------------------------------------------------------------- */
+
+/* What came in the meantime and has not gone down goes now; true: there is more of the index to look at. */
+static bool catch_up_locked(struct cs_store *s, uint64_t *bucket)
+{
+    enum { HOLD_BUCKETS = 4096, HOLD_SPANS = 64 };
+    uint64_t end = *bucket + HOLD_BUCKETS;
+    unsigned n = 0;
+    for (; *bucket <= s->index.bucket_mask && *bucket < end && n < HOLD_SPANS; ++*bucket)
+        for (struct span *sp = s->index.buckets[*bucket]; sp; sp = sp->hash_next, n++) {
+            if (sp->disk == SPAN_DISK_NONE && sp->created_unix >= s->drained_unix && index_is_whole(sp))
+                enqueue(s, sp, false);
+            if (sp->disk == SPAN_DISK_DURABLE)
+                notes_store_locked(s->tier, s->disk, sp);
+        }
+    return *bucket <= s->index.bucket_mask;
+}
+
+void cs_drain(struct cs_store *s, bool on)
+{
+    pthread_mutex_lock(&s->lock);
+    bool was = s->draining;
+    if (s->disk && on) {
+        if (!was)
+            s->drained_unix = (int64_t)time(NULL);
+        s->draining = true;
+        (void)writeback_end_grace_locked(s, UINT64_MAX);
+        writeback_pump_locked(s);
+        s->tier->kick(s->disk);
+    }
+    s->draining = s->draining && on;
+    bool more = was && !on;
+    for (uint64_t bucket = 0; more && !s->draining;) {
+        more = catch_up_locked(s, &bucket);
+        pthread_mutex_unlock(&s->lock); /* others come between */
+        pthread_mutex_lock(&s->lock);
+    }
+    if (was && !on)
+        writeback_pump_locked(s);
+    pthread_mutex_unlock(&s->lock);
+    if (s->disk && was != on)
+        store_log(s, CS_LOG_INFO, "prefix cache on disk: %s",
+                  on ? "draining: nothing new is written" : "draining has ended");
 }

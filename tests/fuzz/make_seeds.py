@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Seeds that are not files of other tests: FOLDER/record holds headers of spans and checkpoints and their catalogue rows, of small geometries,
-FOLDER/notes notes of catalogue rows, FOLDER/tokenizer texts behind a byte that chooses the kind of vocabulary.
+FOLDER/notes notes of catalogue rows, FOLDER/control messages of the control socket behind a byte that says what they are, FOLDER/tokenizer texts behind a byte that chooses the kind of vocabulary.
 
   make_seeds.py FOLDER --stamp FILE      standard library only, deterministic
 """
@@ -60,6 +60,21 @@ def main():
     del rows["with-notes"]  # a header has none
     write(os.path.join(folder, "record"), {f"{name}.header": data.ljust(ALIGN, b"\0") for name, data in rows.items()})
     write(os.path.join(folder, "notes"), {"none": notes(), "one": notes(b"abc"), "three": notes(b"", b"x" * 40, b"yz")})
+    one = struct.pack("<BBBB", 1, 2, 7, 0) + struct.pack("<6I", 60, 3, 3, 0, 1, 9) + bytes(range(16)) + b"k" * 48 + b"t" * 16 + bytes(24)
+    assert len(one) == 132
+    write(os.path.join(folder, "control"), {
+        "header": b"\0" + struct.pack("<IHHiI", 0x31435349, 1, 3, 0, 8),
+        "list": b"\3" + struct.pack("<Q", 77),
+        "record": b"\4" + bytes(20),
+        "evict": b"\5" + struct.pack("<I", 2) + bytes(32),
+        "erase": b"\6" + bytes(28),
+        "pin": b"\10" + bytes(16) + b"\1",
+        "drain": b"\11\1",
+        "rows": bytes([32]) + 2 * one,
+        "figures": bytes([33]) + b"\5spans\0" + struct.pack("<Q", 5) + b"\6engine\1\5uring" + b"\4read\2" + bytes(27 * 8),
+        "ids": bytes([34]) + bytes(16) + struct.pack("<6I", 5, 3, 2, 7, 8, 1) + bytes(20),
+        "hello": bytes([35]) + struct.pack("<IIIQQQQ", 1, 4, 65536, 4096, 1, 1, 0) + bytes(48) + b"\1\0",
+    })
     texts = [t.encode() for t in lines.lines(1, 200)] + lines.broken_lines(1, 40)
     write(os.path.join(folder, "tokenizer"), {f"{i}.text": bytes([i % 8]) + text for i, text in enumerate(texts)})
     with open(stamp, "w", encoding="utf-8") as file:

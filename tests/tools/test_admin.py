@@ -57,8 +57,9 @@ class Case(unittest.TestCase):
     def refused(self, code, *arguments, word="", text=None):
         result = self.admin(*arguments, text=text)
         self.assertEqual((result.returncode, result.stdout), (code, ""), (arguments, result.stderr))
-        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-        self.assertIn(word, result.stderr)
+        complaints = [line for line in result.stderr.splitlines() if line != "offline: no process has the store open"]
+        self.assertEqual(len(complaints), 1, result.stderr)
+        self.assertIn(word, complaints[0])
 
     def places(self, tenant="0" * 32):
         return [(r["kind"], r["first_position"], r["tokens"]) for r in self.ask("ls") if r["tenant"] == tenant]
@@ -496,11 +497,11 @@ class Scrub(Case):
         self.assertTrue(result["stopped"])
         self.assertLess(result["spans"], 150)
         self.assertGreaterEqual(result["spans"], len(lines) - 1)
-        self.assertEqual(lines[3], f"{3 * PAGE / 1024:.1f} KiB of 600.0 KiB read, 0 damaged")
+        self.assertEqual(lines[3], f"{3 * PAGE / 1024:.1f} KiB of 600.0 KiB looked at, 0 damaged")
 
     def test_what_is_stopped_before_it_changes_anything_has_changed_nothing(self):
         self.make("many")
-        for arguments in (("rebuild",), ("evict", "--all")):
+        for arguments in (("rebuild", "--json"), ("evict", "--all", "--json")):
             # Room for one line: the second one waits until somebody reads.
             process, errors = self.blocked(*arguments, filled=4096 - 60)
             process.send_signal(signal.SIGINT)

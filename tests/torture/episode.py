@@ -162,7 +162,8 @@ class Episode:
         if self.filler is not None:
             self.filler.file.close()
             if keep:  # the mount ends with this process
-                shutil.copytree(self.store, os.path.join(self.folder, "store"), dirs_exist_ok=True)
+                shutil.copytree(self.store, os.path.join(self.folder, "store"), ignore=shutil.ignore_patterns("control"),
+                                dirs_exist_ok=True)  # but for the socket
             damage.unmount(os.path.dirname(self.store))
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -27,13 +27,20 @@ struct options {
     const char *dir;
     const char *word; /* the command's own argument, or NULL */
     bool json;
-    bool all, force, drop;
-    const char *tenant, *model; /* hex, or the beginning of one that is stored */
-    uint64_t chunk_bytes;       /* 0: not given */
-    uint64_t bytes;             /* 0: not given */
-    double every_s;             /* between two lines of progress */
+    bool all, force, drop, end;
+    bool live, offline;                            /* only this way */
+    const char *tenant, *model;                    /* hex, or the beginning of one that is stored */
+    uint64_t chunk_bytes;                          /* 0: not given */
+    uint64_t bytes;                                /* 0: not given */
+    uint64_t device_bytes, host_bytes, disk_bytes; /* of a quota; 0: no limit of its own */
+    bool device_given, host_given, disk_given, none;
+    double every_s; /* between two lines of progress */
+    double watch_s; /* 0: not given */
 };
 
+/* main.c */
+/* A process has the store open, and is asked. */
+bool is_live(const struct cs_inspect *in);
 /* list.c */
 int run_status(struct cs_inspect *in, const struct options *o);
 int run_ls(struct cs_inspect *in, const struct options *o);
@@ -56,6 +63,14 @@ int run_pin(struct cs_inspect *in, const struct options *o);
 int run_unpin(struct cs_inspect *in, const struct options *o);
 int run_rebuild(struct cs_inspect *in, const struct options *o);
 int run_format(const struct options *o);
+/* quota.c */
+int run_quota(struct cs_inspect *in, const struct options *o);
+/* live.c */
+int run_drain(struct cs_inspect *in, const struct options *o);
+/* All figures of a process: lines, or one JSON object. An exit code. */
+int print_figures(struct cs_inspect *in, bool json);
+/* ... again and again until it is stopped. */
+int watch_figures(struct cs_inspect *in, const struct options *o);
 /* bench.c */
 int run_bench(struct cs_inspect *in, const struct options *o);
 
@@ -73,8 +88,8 @@ const char *record_text(const uint64_t id[2], char out[34]);
 const char *boundary_text(const struct cs_span_info *s);
 /* "40..60" for a span, "@60 turn" for a checkpoint. */
 const char *place_text(const struct cs_span_info *s, char out[48]);
-/* The members of a span's or checkpoint's JSON object, without braces. */
-void print_span_fields(const struct cs_span_info *s);
+/* The members of a span's or checkpoint's JSON object, without braces; live: with the tiers it is in. */
+void print_span_fields(const struct cs_span_info *s, bool live);
 /* One line on stderr; returns EXIT_USAGE. */
 int complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* All of text is hex digits, n_min to n_max of them. */

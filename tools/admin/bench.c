@@ -5,13 +5,12 @@
  * and read with requests of 1 MiB by a few threads, O_DIRECT where it is granted; a store of its own takes
  * the same bytes as conversations of 16 MiB, is closed, opened again and restores them, checksums and all.
  * One round: other load on the disk shows. The store that is looked after is locked meanwhile and not
- * touched.
+ * touched. What a killed one leaves is removed by whoever opens the store next.
  *
  * Threads: those of the ceiling's reads and writes, joined before it returns.
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -39,14 +38,6 @@ static double now_s(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
-{
-    (void)st;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
 }
 
 /* ---- the disk ---------------------------------------------------------------------------------------- */
@@ -244,7 +235,7 @@ static int measure_store(const char *scratch, uint64_t bytes, struct figures *f)
 
 /* ---- both -------------------------------------------------------------------------------------------- */
 
-static void print_figures(const struct figures *f, uint64_t bytes, bool json)
+static void print_measured(const struct figures *f, uint64_t bytes, bool json)
 {
     double mb = (double)bytes / 1e6;
     if (json) {
@@ -267,22 +258,21 @@ int run_bench(struct cs_inspect *in, const struct options *o)
     uint64_t bytes = (o->bytes != 0 ? o->bytes : 256 << 20) / PATH_BYTES * PATH_BYTES;
     struct figures f = {0};
     char scratch[4096];
-    (void)in; /* its lock is held */
     if (bytes == 0 || bytes > (1ull << 40) ||
-        (size_t)snprintf(scratch, sizeof scratch, "%s/bench.XXXXXX", o->dir) >= sizeof scratch)
+        (size_t)snprintf(scratch, sizeof scratch, "%s/%s", o->dir, CS_SCRATCH_FOLDER) >= sizeof scratch)
         return complain("the size must be 16 MiB to 1 TiB");
-    if (mkdtemp(scratch) == NULL)
-        return complain("cannot make a folder in %s: %s", o->dir, strerror(errno));
+    if (mkdir(scratch, 0700) < 0)
+        return complain("cannot make %s: %s", scratch, strerror(errno));
     stop_on_signals();
     int code = measure_disk(scratch, bytes, &f);
     if (code == EXIT_FINE && !stopped())
         code = measure_store(scratch, bytes, &f);
-    nftw(scratch, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    cs_inspect_sweep(in);
     if (stopped()) {
         complain("stopped");
         return EXIT_STOPPED;
     }
     if (code == EXIT_FINE)
-        print_figures(&f, bytes, o->json);
+        print_measured(&f, bytes, o->json);
     return code;
 }

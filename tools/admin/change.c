@@ -73,13 +73,17 @@ int run_evict(struct cs_inspect *in, const struct options *o)
         return complain("not all of it is deleted, do it again: %s", err);
     if (o->json)
         printf("{\"spans\":%" PRIu64 ",\"checkpoints\":%" PRIu64 ",\"disk_bytes\":%" PRIu64
-               ",\"leftovers\":%" PRIu64 "}\n",
-               gone.spans, gone.checkpoints, gone.disk_bytes, gone.leftovers);
+               ",\"leftovers\":%" PRIu64 ",\"remaining\":%" PRIu64 "}\n",
+               gone.spans, gone.checkpoints, gone.disk_bytes, gone.leftovers, gone.remaining);
     else
         printf("evicted    %" PRIu64 " span%s, %" PRIu64 " checkpoint%s, %s; %" PRIu64
                " header%s of earlier records\n",
                gone.spans, plural(gone.spans), gone.checkpoints, plural(gone.checkpoints),
                bytes_text(gone.disk_bytes, a), gone.leftovers, plural(gone.leftovers));
+    if (!o->json && gone.remaining > 0)
+        printf("remaining  %" PRIu64
+               ": running requests store them again; do it again when they have ended\n",
+               gone.remaining);
     return gone.spans + gone.checkpoints + gone.leftovers > 0 ? EXIT_FINE : EXIT_NOT_FOUND;
 }
 

@@ -1,7 +1,8 @@
 /*
- * cachestore-admin verify and scrub: everything is read and every checksum checked. scrub says how far it is,
- * and with --drop deletes what is damaged, so that it is computed and stored anew instead of being a miss for
- * ever. SIGINT stops either after the record at hand.
+ * cachestore-admin verify and scrub: everything is read and every checksum checked. scrub with --drop deletes
+ * what is damaged, so that it is computed and stored anew instead of being a miss for ever. Both say how far
+ * they are; SIGINT stops them after the record at hand. Of a store in use, what leaves it on the way is
+ * skipped.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,9 +15,9 @@ enum { STOP = 1 };
 struct check {
     struct cs_inspect *in;
     const struct options *o;
-    bool says_progress;
-    uint64_t n, checkpoints, bytes, bytes_in_all;
-    uint64_t (*damaged)[2]; /* record ids */
+    uint64_t n, checkpoints, gone, bytes; /* bytes: of records that are whole */
+    uint64_t looked_at, bytes_in_all;     /* of all */
+    uint64_t (*damaged)[2];               /* record ids */
     size_t n_damaged;
 };
 
@@ -44,13 +45,19 @@ static int check_one(void *ctx, const struct cs_span_info *s)
     char why[160], done[32], all[32];
     if (stopped())
         return STOP;
-    if (c->says_progress && progress_due(c->o->every_s))
-        progress_line("%s of %s read, %zu damaged", bytes_text(c->bytes, done),
+    if (progress_due(c->o->every_s))
+        progress_line("%s of %s looked at, %zu damaged", bytes_text(c->looked_at, done),
                       bytes_text(c->bytes_in_all, all), c->n_damaged);
     int rc = cs_inspect_verify(c->in, s, why, sizeof why);
+    c->looked_at += s->payload_bytes;
+    if (rc == CS_ENOTFOUND || !s->on_disk) { /* of a store in use */
+        c->gone++;
+        return 0;
+    }
     c->n++;
     c->checkpoints += s->checkpoint;
-    c->bytes += s->payload_bytes;
+    if (rc == CS_OK)
+        c->bytes += s->payload_bytes;
     if (rc == CS_OK || rc == CS_ENOMEM)
         return rc;
     void *grown = realloc(c->damaged, (c->n_damaged + 1) * sizeof *c->damaged);
@@ -91,12 +98,15 @@ static int run_check(struct check *c)
     struct cs_store_info info;
     bool json = c->o->json;
     uint64_t dropped = 0;
-    cs_inspect_info(c->in, &info);
+    int rc = cs_inspect_info(c->in, &info);
+    if (rc != CS_OK)
+        return complain("cannot list what is stored: %s", cs_strerror(rc));
     c->bytes_in_all = info.payload_bytes + info.checkpoint_bytes;
     stop_on_signals();
     if (json)
         printf("{\"catalogue\":\"%s\",\"damaged\":[", info.catalog_ok ? "ok" : "unreadable");
-    int rc = cs_inspect_spans(c->in, check_one, c), code = EXIT_FINE;
+    rc = cs_inspect_spans(c->in, check_one, c);
+    int code = EXIT_FINE;
     progress_end();
     if (rc >= 0)
         code = drop(c, &dropped);
@@ -109,6 +119,8 @@ static int run_check(struct check *c)
         return complain("%s", cs_strerror(rc));
     if (!json) {
         char a[32];
+        if (c->gone > 0)
+            printf("skipped    %" PRIu64 " that are on no disk, or not any more\n", c->gone);
         if (!info.catalog_ok)
             printf("catalogue  not readable: rebuilt at the next open, notes are lost\n");
         printf("%s         %" PRIu64 " spans, %" PRIu64 " checkpoint%s, %s read, %zu damaged\n",
@@ -126,20 +138,15 @@ static int run_check(struct check *c)
     return rc == STOP ? EXIT_STOPPED : EXIT_FINE;
 }
 
-static int run(struct cs_inspect *in, const struct options *o, bool says_progress)
+int run_verify(struct cs_inspect *in, const struct options *o)
 {
-    struct check c = {.in = in, .o = o, .says_progress = says_progress};
+    struct check c = {.in = in, .o = o};
     int code = run_check(&c);
     free(c.damaged);
     return code;
 }
 
-int run_verify(struct cs_inspect *in, const struct options *o)
-{
-    return run(in, o, false);
-}
-
 int run_scrub(struct cs_inspect *in, const struct options *o)
 {
-    return run(in, o, true);
+    return run_verify(in, o);
 }

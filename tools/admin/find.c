@@ -161,11 +161,11 @@ static int see_relative(void *ctx, const struct cs_span_info *s)
 }
 
 static void print_record_json(const struct cs_span_info *s, uint32_t position, const struct cs_record *r,
-                              const struct family *f, const char *why)
+                              const struct family *f, const char *why, bool live)
 {
     char hex[34];
     printf("{");
-    print_span_fields(s);
+    print_span_fields(s, live);
     printf(",\"position\":%" PRIu32 ",\"path\":[", position);
     for (size_t i = 0; i < f->n_above; i++)
         printf("%s\"%s\"", i > 0 ? "," : "", record_text(f->above[i].record_id, hex));
@@ -208,11 +208,11 @@ static void print_parts(const struct cs_record *r)
 }
 
 static void print_record(const struct cs_span_info *s, uint32_t position, const struct cs_record *r,
-                         const struct family *f, const char *why)
+                         const struct family *f, const char *why, bool live)
 {
     static const struct cs_tenant anonymous;
     char hex[65], place[48], a[32], b[32];
-    printf("record     %s\n", record_text(s->record_id, hex));
+    printf("record     %s\n", s->on_disk ? record_text(s->record_id, hex) : "none: it is on no disk");
     printf("%-10s %s; the key names position %" PRIu32 "\n", s->checkpoint ? "checkpoint" : "span",
            place_text(s, place), position);
     printf("key        %s\n", key_text(s->key, hex));
@@ -223,6 +223,9 @@ static void print_record(const struct cs_span_info *s, uint32_t position, const 
     printf("pinned     %s\n", s->pinned ? "yes" : "no");
     printf("size       %" PRIu32 " %s%s, %s on disk\n", s->n_pages, s->checkpoint ? "block" : "page",
            plural(s->n_pages), bytes_text(s->disk_bytes, a));
+    if (live)
+        printf("memory     %" PRIu32 " of them on the device, %" PRIu32 " on the host\n", s->n_device,
+               s->n_host);
     printf("path      ");
     for (size_t i = 0; i < f->n_above; i++)
         printf(" %s", place_text(&f->above[i], place));
@@ -254,8 +257,11 @@ int run_show(struct cs_inspect *in, const struct options *o)
     if (rc == CS_OK)
         rc = cs_inspect_record(in, &span, &r, why, sizeof why);
     if (rc == CS_OK || rc == CS_ECORRUPT || rc == CS_EIO) {
-        (o->json ? print_record_json : print_record)(&span, position, r, &f, why);
+        (o->json ? print_record_json : print_record)(&span, position, r, &f, why, is_live(in));
         code = rc == CS_OK ? EXIT_FINE : EXIT_DAMAGE;
+    } else if (rc == CS_ENOTFOUND) {
+        complain("'%s' is gone since it was found", o->word);
+        code = EXIT_NOT_FOUND;
     } else {
         code = complain("%s", cs_strerror(rc));
     }

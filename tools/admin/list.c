@@ -32,17 +32,25 @@ int run_status(struct cs_inspect *in, const struct options *o)
     bool json = o->json;
     struct cs_store_info info;
     struct totals totals = {0};
-    cs_inspect_info(in, &info);
-    cs_inspect_spans(in, add_totals, &totals);
+    int rc = cs_inspect_info(in, &info);
+    if (rc == CS_OK)
+        rc = cs_inspect_spans(in, add_totals, &totals);
+    if (rc != CS_OK)
+        return complain("cannot list what is stored: %s", cs_strerror(rc));
     if (json) {
         printf("{\"uuid\":\"%s\",\"format_version\":%" PRIu32 ",\"catalogue\":\"%s\",\"chunk_bytes\":%" PRIu64
                ",\"disk_bytes\":%" PRIu64 ",\"volume_bytes\":%" PRIu64 ",\"catalogue_bytes\":%" PRIu64
                ",\"spans\":%" PRIu64 ",\"tokens\":%" PRIu64 ",\"payload_bytes\":%" PRIu64
                ",\"checkpoints\":%" PRIu64 ",\"checkpoint_bytes\":%" PRIu64 ",\"notes\":%" PRIu64
-               ",\"models\":%u}\n",
+               ",\"models\":%u,\"mode\":\"%s\"",
                info.uuid, info.format_version, info.catalog_ok ? "ok" : "unreadable", info.chunk_bytes,
                info.disk_bytes, info.volume_bytes, info.catalog_bytes, info.n_spans, totals.tokens,
-               info.payload_bytes, info.n_checkpoints, info.checkpoint_bytes, info.n_notes, totals.models);
+               info.payload_bytes, info.n_checkpoints, info.checkpoint_bytes, info.n_notes, totals.models,
+               info.live ? "live" : "offline");
+        if (info.live)
+            printf(",\"process\":%" PRIu32 ",\"draining\":%s,\"records_of_other_models\":%" PRIu64, info.pid,
+                   info.draining ? "true" : "false", info.n_foreign);
+        printf("}\n");
         return EXIT_FINE;
     }
     char a[32], b[32], c[32];
@@ -56,14 +64,20 @@ int run_status(struct cs_inspect *in, const struct options *o)
            totals.tokens, bytes_text(info.payload_bytes, a), totals.models, totals.models == 1 ? "" : "s");
     printf("states     %" PRIu64 " checkpoint%s, %s\n", info.n_checkpoints,
            info.n_checkpoints == 1 ? "" : "s", bytes_text(info.checkpoint_bytes, a));
-    printf("notes      %" PRIu64 "\n", info.n_notes);
+    if (!info.live)
+        printf("notes      %" PRIu64 "\n", info.n_notes);
+    if (info.live && info.n_foreign > 0)
+        printf("others     %" PRIu64 " record%s of other models, not listed while the store is in use\n",
+               info.n_foreign, plural(info.n_foreign));
+    if (info.draining)
+        printf("draining   nothing new is written until 'drain --end'\n");
     return EXIT_FINE;
 }
 
 /* ---- ls ---------------------------------------------------------------------------------------------- */
 
 struct listing {
-    bool json;
+    bool json, live;
     uint64_t n;
 };
 
@@ -72,7 +86,7 @@ static int print_span(void *ctx, const struct cs_span_info *s)
     struct listing *l = ctx;
     if (l->json) {
         printf("%s\n{", l->n++ > 0 ? "," : "");
-        print_span_fields(s);
+        print_span_fields(s, l->live);
         printf("}");
         return 0;
     }
@@ -94,9 +108,13 @@ static int print_span(void *ctx, const struct cs_span_info *s)
         snprintf(tokens, sizeof tokens, "%" PRIu32, s->n_tokens);
     bool orphan = s->depth == 0 && s->first_position > 0;
     static const struct cs_tenant anonymous;
-    printf("%-28s %8s %11s %9s %9s  %.8s %.8s %.8s%s%s\n", positions, tokens,
+    char where[64] = "";
+    if (l->live)
+        snprintf(where, sizeof where, "  %s%s%s", s->n_device > 0 ? "device " : "",
+                 s->n_host > 0 ? "host " : "", s->on_disk ? "disk" : "");
+    printf("%-28s %8s %11s %9s %9s  %.8s %.8s %.8s%s%s%s\n", positions, tokens,
            bytes_text(s->disk_bytes, bytes), age_text(s->created_unix, made), age_text(s->used_unix, used),
-           key, fingerprint, memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant,
+           key, fingerprint, memcmp(&s->tenant, &anonymous, sizeof anonymous) == 0 ? "-" : tenant, where,
            s->pinned ? "  pinned" : "", orphan ? "  (what comes before is not stored)" : "");
     return 0;
 }
@@ -104,10 +122,12 @@ static int print_span(void *ctx, const struct cs_span_info *s)
 int run_ls(struct cs_inspect *in, const struct options *o)
 {
     bool json = o->json;
-    struct listing l = {.json = json};
+    struct listing l = {.json = json, .live = is_live(in)};
     if (json)
         printf("[");
-    cs_inspect_spans(in, print_span, &l);
+    int rc = cs_inspect_spans(in, print_span, &l);
+    if (rc != CS_OK)
+        return complain("cannot list what is stored: %s", cs_strerror(rc));
     if (json)
         printf("%s]\n", l.n > 0 ? "\n" : "");
     else if (l.n == 0)
@@ -217,7 +237,7 @@ static void print_stats_json(const struct statistics *t)
            t->disk_bytes, t->payload_bytes, ratio(t->disk_bytes, t->payload_bytes));
     for (unsigned i = 0; i < N_AGES; i++)
         printf("%s\"%s\":%" PRIu64, i > 0 ? "," : "", ages[i], t->used_bytes[i]);
-    printf("}}\n");
+    printf("}");
 }
 
 static void print_stats(const struct statistics *t)
@@ -251,12 +271,21 @@ static void print_stats(const struct statistics *t)
 int run_stats(struct cs_inspect *in, const struct options *o)
 {
     struct statistics t = {0};
+    int code = EXIT_FINE;
+    if (o->watch_s > 0)
+        return is_live(in) ? watch_figures(in, o) : complain("--watch goes with a store that is in use");
     int rc = cs_inspect_spans(in, add_statistics, &t);
     t.leaves += t.any; /* the last path */
     if (rc == CS_OK && o->json)
         print_stats_json(&t);
     else if (rc == CS_OK)
         print_stats(&t);
+    if (rc == CS_OK && is_live(in)) {
+        printf(o->json ? ",\"figures\":" : "\n");
+        code = print_figures(in, o->json);
+    }
+    if (rc == CS_OK && o->json)
+        printf("}\n");
     free(t.shares);
-    return rc == CS_OK ? EXIT_FINE : complain("%s", cs_strerror(rc));
+    return rc == CS_OK ? code : complain("%s", cs_strerror(rc));
 }

@@ -1,9 +1,9 @@
 /*
- * cachestore-admin DIR COMMAND: looks after a store that nobody has open. Built on cachestore.h alone; the
- * commands are in the files beside this one.
+ * cachestore-admin DIR COMMAND: looks after a store, whether a process has it open or not. Built on
+ * cachestore.h alone; the commands are in the files beside this one.
  *
  * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, pin,
- * unpin, rebuild, format and scrub --drop change a store.
+ * unpin, drain, rebuild, format and scrub --drop change a store.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,38 +12,45 @@
 
 static const char usage_line[] =
     "usage: cachestore-admin DIR "
-    "status|stats|ls|show|explain|verify|scrub|evict|pin|unpin|rebuild|bench|format "
-    "[--json]; "
+    "status|stats|ls|show|explain|verify|scrub|evict|pin|unpin|quota|drain|rebuild|bench|format "
+    "[--json] [--live|--offline]; "
     "--help says more";
 
 static const char usage_text[] =
-    "usage: cachestore-admin DIR COMMAND [--json]\n\n"
+    "usage: cachestore-admin DIR COMMAND [--json] [--live|--offline]\n\n"
     "  status                  what the store holds\n"
-    "  stats                   the same by model and tenant, paths, space, age\n"
+    "  stats [--watch SECONDS] the same by model and tenant, paths, space, age; of a store in use all its\n"
+    "                          figures as well, with --watch those alone, again and again\n"
     "  ls                      one line a span or checkpoint, path by path\n"
     "  show KEY                one record: ids, notes, chunks, what is above and below it\n"
     "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
     "          [--tenant TENANT] [--model MODEL]\n"
     "  verify                  read everything and check every checksum\n"
-    "  scrub [--drop]          the same with progress; --drop deletes damaged records and all below them\n"
-    "          [--every SECONDS]   between two lines of progress (1)\n"
-    "  evict KEY | --tenant TENANT | --all  [--every SECONDS]\n"
+    "  scrub [--drop]          the same; --drop deletes damaged records and all below them\n"
+    "  evict KEY | --tenant TENANT | --all\n"
     "                          delete a record and what is stored below it, all of a tenant, everything;\n"
     "                          no rebuild brings it back\n"
     "  pin KEY, unpin KEY      keep a record and what is above it on disk, whatever else wants the room\n"
-    "  rebuild [--every SECONDS]\n"
-    "                          make the catalogue again from record headers; notes and pins are lost\n"
+    "  quota [TENANT [--device SIZE] [--host SIZE] [--disk SIZE] | --none]\n"
+    "                          what each tenant has and may have; sets what one may have of each tier\n"
+    "                          (0: as much as all others)\n"
+    "  drain [--end]           of a store in use: write what is pending, and nothing new from then on; ends\n"
+    "                          when nothing is pending; --end lets it write again\n"
+    "  rebuild                 make the catalogue again from record headers; notes and pins are lost\n"
     "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
     "do\n"
     "  format [--chunk SIZE] [--force]\n"
     "                          make an empty store; --force replaces the one that is there\n\n"
     "KEY: a key as ls prints it or its beginning, a record id, or the key of any position. TENANT: "
     "'anonymous',\n"
-    "hex digits or their beginning. MODEL: a fingerprint or its beginning. SIZE takes K, M, G, T.\n\n"
-    "The store must not be in use. verify, scrub, evict, rebuild and bench can be stopped with SIGINT.\n"
-    "Exit codes: 0 fine, 1 damage found, 2 usage, not a store, or it failed, 3 in use, 4 nothing like that "
-    "is\n"
-    "stored, 5 stopped.\n";
+    "hex digits or their beginning. MODEL: a fingerprint or its beginning. SIZE takes K, M, G, T.\n"
+    "verify, scrub, evict, drain and rebuild say how far they are each second (--every SECONDS); these and\n"
+    "bench can be stopped with SIGINT.\n\n"
+    "A store that a process has open is asked through that process (its user and root may), any other is\n"
+    "read under its lock; one line on stderr says which (none with --json). --live and --offline insist.\n"
+    "scrub --drop, rebuild, bench and format need a store that nobody has open.\n"
+    "Exit codes: 0 fine, 1 damage found, 2 usage, not a store, or it failed, 3 in use and not to be asked,\n"
+    "4 nothing like that is stored, 5 stopped.\n";
 
 enum option {
     WORD = 1, /* takes one; needs one with NEEDS_WORD */
@@ -56,6 +63,10 @@ enum option {
     CHUNK = 128,
     FORCE = 256,
     SIZE = 512,
+    WATCH = 1024,
+    END = 2048,
+    QUOTA = 8192,
+    ALONE = 4096, /* not while a process has the store open */
 };
 
 static const struct command {
@@ -65,18 +76,20 @@ static const struct command {
     int (*run_alone)(const struct options *o);                  /* without an open store */
 } commands[] = {
     {"status", 0, run_status, NULL},
-    {"stats", 0, run_stats, NULL},
+    {"stats", WATCH, run_stats, NULL},
     {"ls", 0, run_ls, NULL},
     {"show", WORD | NEEDS_WORD, run_show, NULL},
     {"explain", WORD | TENANT | MODEL, run_explain, NULL},
-    {"verify", 0, run_verify, NULL},
+    {"verify", EVERY, run_verify, NULL},
     {"scrub", DROP | EVERY, run_scrub, NULL},
     {"evict", WORD | TENANT | ALL | EVERY, run_evict, NULL},
     {"pin", WORD | NEEDS_WORD, run_pin, NULL},
     {"unpin", WORD | NEEDS_WORD, run_unpin, NULL},
-    {"rebuild", EVERY, run_rebuild, NULL},
-    {"bench", SIZE, run_bench, NULL},
-    {"format", CHUNK | FORCE, NULL, run_format},
+    {"quota", WORD | QUOTA, run_quota, NULL},
+    {"drain", EVERY | END, run_drain, NULL},
+    {"rebuild", EVERY | ALONE, run_rebuild, NULL},
+    {"bench", SIZE | ALONE, run_bench, NULL},
+    {"format", CHUNK | FORCE | ALONE, NULL, run_format},
 };
 
 static const struct command *command_find(const char *name)
@@ -102,10 +115,9 @@ static bool take_flag(struct options *o, const char *name, unsigned *seen)
         const char *name;
         unsigned option;
         bool *flag;
-    } flags[] = {{"--json", 0, &o->json},
-                 {"--all", ALL, &o->all},
-                 {"--force", FORCE, &o->force},
-                 {"--drop", DROP, &o->drop}};
+    } flags[] = {{"--json", 0, &o->json},       {"--all", ALL, &o->all},   {"--live", 0, &o->live},
+                 {"--offline", 0, &o->offline}, {"--end", END, &o->end},   {"--none", QUOTA, &o->none},
+                 {"--force", FORCE, &o->force}, {"--drop", DROP, &o->drop}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         if (strcmp(flags[i].name, name) != 0)
             continue;
@@ -129,6 +141,18 @@ static int take_value(struct options *o, const char *name, const char *value, un
     } else if (strcmp(name, "--every") == 0) {
         good = good && parse_seconds(value, &o->every_s);
         *seen |= EVERY;
+    } else if (strcmp(name, "--device") == 0) {
+        good = o->device_given = good && parse_size(value, &o->device_bytes);
+        *seen |= QUOTA;
+    } else if (strcmp(name, "--host") == 0) {
+        good = o->host_given = good && parse_size(value, &o->host_bytes);
+        *seen |= QUOTA;
+    } else if (strcmp(name, "--disk") == 0) {
+        good = o->disk_given = good && parse_size(value, &o->disk_bytes);
+        *seen |= QUOTA;
+    } else if (strcmp(name, "--watch") == 0) {
+        good = good && parse_seconds(value, &o->watch_s) && o->watch_s > 0;
+        *seen |= WATCH;
     } else if (strcmp(name, "--chunk") == 0) {
         good = good && parse_size(value, &o->chunk_bytes) && o->chunk_bytes > 0;
         *seen |= CHUNK;
@@ -174,11 +198,53 @@ static const struct command *parse(int argc, char **argv, struct options *o)
     if (c == NULL)
         fprintf(stderr, "%s\n", usage_line);
     else if ((o->word != NULL && (c->takes & WORD) == 0) ||
-             (o->word == NULL && (c->takes & NEEDS_WORD) != 0) || (seen & ~c->takes) != 0) {
+             (o->word == NULL && (c->takes & NEEDS_WORD) != 0) || (seen & ~c->takes) != 0 ||
+             (o->live && o->offline)) {
         complain("'%s' does not go with what is given; %s", c->name, usage_line);
         return NULL;
     }
     return c;
+}
+
+bool is_live(const struct cs_inspect *in)
+{
+    return cs_inspect_process(in) != 0;
+}
+
+static bool needs_it_alone(const struct command *c, const struct options *o)
+{
+    return (c->takes & ALONE) != 0 || o->drop;
+}
+
+/* Opens the store as what is given asks for. An exit code. */
+static int store_open(const struct command *c, const struct options *o, struct cs_inspect **in)
+{
+    char err[256] = "", why_not[256] = "";
+    int rc = o->live ? CS_EBUSY : cs_inspect_open(o->dir, in, err, sizeof err);
+    if (rc == CS_OK) {
+        if (!o->json)
+            fprintf(stderr, "offline: no process has the store open\n");
+        return EXIT_FINE;
+    }
+    if (rc != CS_EBUSY || o->offline) {
+        complain("%s", err[0] != 0 ? err : cs_strerror(rc));
+        return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
+    }
+    if (needs_it_alone(c, o)) {
+        complain("the store is in use by another process, and '%s' needs it alone: stop that process first",
+                 o->drop ? "scrub --drop" : c->name);
+        return EXIT_IN_USE;
+    }
+    rc = cs_inspect_connect(o->dir, in, why_not, sizeof why_not);
+    if (rc != CS_OK && o->live)
+        return complain("%s", why_not);
+    if (rc != CS_OK) {
+        complain("%s, which cannot be asked: %s", err, why_not);
+        return EXIT_IN_USE;
+    }
+    if (!o->json)
+        fprintf(stderr, "live: process %u has the store open and is asked\n", cs_inspect_process(*in));
+    return EXIT_FINE;
 }
 
 int main(int argc, char **argv)
@@ -198,12 +264,9 @@ int main(int argc, char **argv)
         code = c->run_alone(&o);
     } else {
         struct cs_inspect *in;
-        char err[256] = "";
-        int rc = cs_inspect_open(o.dir, &in, err, sizeof err);
-        if (rc != CS_OK) {
-            complain("%s", err[0] != 0 ? err : cs_strerror(rc));
-            return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
-        }
+        code = store_open(c, &o, &in);
+        if (code != EXIT_FINE)
+            return code;
         code = c->run(in, &o);
         cs_inspect_close(in);
     }

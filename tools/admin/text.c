@@ -99,17 +99,19 @@ const char *place_text(const struct cs_span_info *s, char out[48])
     return out;
 }
 
-void print_span_fields(const struct cs_span_info *s)
+void print_span_fields(const struct cs_span_info *s, bool live)
 {
     char key[33], parent[33], record[34], above[34], fingerprint[65], tenant[33];
     bool has_parent = s->parent_record_id[0] != 0 || s->parent_record_id[1] != 0;
     const char *boundary = boundary_text(s), *quote = boundary != NULL ? "\"" : "";
-    printf("\"record\":\"%s\",\"kind\":\"%s\",\"boundary\":%s%s%s,\"parent_record\":%s%s%s,\"depth\":%" PRIu32
+    bool parent_on_disk = has_parent && s->parent_record_id[0] != 0;
+    printf("\"record\":%s%s%s,\"kind\":\"%s\",\"boundary\":%s%s%s,\"parent_record\":%s%s%s,\"depth\":%" PRIu32
            ",\"key\":\"%s\",\"parent_key\":\"%s\",\"fingerprint\":\"%s\",\"tenant\":\"%s\"",
-           record_text(s->record_id, record), s->checkpoint ? "checkpoint" : "span", quote,
-           boundary != NULL ? boundary : "null", quote, has_parent ? "\"" : "",
-           has_parent ? record_text(s->parent_record_id, above) : "null", has_parent ? "\"" : "", s->depth,
-           key_text(s->key, key), key_text(s->parent, parent),
+           s->on_disk ? "\"" : "", s->on_disk ? record_text(s->record_id, record) : "null",
+           s->on_disk ? "\"" : "", s->checkpoint ? "checkpoint" : "span", quote,
+           boundary != NULL ? boundary : "null", quote, parent_on_disk ? "\"" : "",
+           parent_on_disk ? record_text(s->parent_record_id, above) : "null", parent_on_disk ? "\"" : "",
+           s->depth, key_text(s->key, key), key_text(s->parent, parent),
            hex_text(s->fingerprint, sizeof s->fingerprint, fingerprint),
            hex_text(s->tenant.id, sizeof s->tenant.id, tenant));
     printf(",\"first_position\":%" PRIu32 ",\"tokens\":%" PRIu32 ",\"pages\":%" PRIu32
@@ -118,6 +120,8 @@ void print_span_fields(const struct cs_span_info *s)
            s->first_position, s->n_tokens, s->n_pages, s->payload_bytes, s->disk_bytes, s->created_unix,
            s->used_unix);
     printf(",\"pinned\":%s", s->pinned ? "true" : "false");
+    if (live)
+        printf(",\"pages_device\":%" PRIu32 ",\"pages_host\":%" PRIu32, s->n_device, s->n_host);
 }
 
 int complain(const char *format, ...)
