@@ -160,7 +160,7 @@ static void refresh(struct index *ix, enum rank_tier tier, int group)
 /* There is no host tier here. */
 static int groups_of(enum rank_tier tier)
 {
-    return tier == RANK_DEVICE ? 2 : 1;
+    return tier == RANK_DEVICE ? 3 : 1;
 }
 
 struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)

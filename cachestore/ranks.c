@@ -3,9 +3,10 @@
 #include "cachestore/index.h"
 #include "cachestore/policy/evict.h"
 
-#define NEIGHBOURS_AT_ONCE 32 /* that are judged anew when a checkpoint comes or goes */
+#define NEIGHBOURS_AT_ONCE 256 /* that are judged anew when a checkpoint comes or goes */
 
-static const uint8_t n_groups[RANK_TIERS] = {[RANK_DEVICE] = 2, [RANK_HOST] = 3, [RANK_DISK] = 1};
+static const uint8_t n_groups[RANK_TIERS] = {[RANK_DEVICE] = 3, [RANK_HOST] = 3, [RANK_DISK] = 1};
+enum { SAFE, UNSAFE, WAITING }; /* groups of the device */
 
 /* Which heap: an account's of a class, or that of their roots. */
 enum level { OF_ACCOUNT, OF_ALL };
@@ -155,7 +156,16 @@ static struct span *least_of_group(const struct rank_heads *h, enum rank_tier t,
                 best_worth = worth;
             }
         }
-    return best ? best : h->root[group][WORTH_CLASS_LAST];
+    return best;
+}
+
+/* Of the first groups. */
+static struct span *first_of_last_classes(const struct rank_heads *h, unsigned groups)
+{
+    struct span *first = NULL;
+    for (unsigned group = 0; group < groups && !first; group++)
+        first = h->root[group][WORTH_CLASS_LAST];
+    return first;
 }
 
 /* NULL: there are none. */
@@ -164,9 +174,13 @@ static struct span *least(const struct rank_heads *h, enum rank_tier t, uint64_t
     struct span *best = NULL;
     for (unsigned group = 0; group < n_groups[t] && !best; group++)
         best = h->root[group][WORTH_CLASS_NOTHING];
-    for (unsigned group = 0; group < n_groups[t] && !best; group++)
-        best = least_of_group(h, t, group, now_us);
-    return best;
+    for (unsigned group = 0; group < n_groups[t] && !best; group++) {
+        if (group + 1 == RANK_GROUPS_MOST)
+            best = first_of_last_classes(h, group);
+        if (!best)
+            best = least_of_group(h, t, group, now_us);
+    }
+    return best ? best : first_of_last_classes(h, n_groups[t]);
 }
 
 /* ---- chains ------------------------------------------------------------------------------------------ */
@@ -371,10 +385,15 @@ static bool something_is_resident_behind(const struct span *sp, uint32_t i)
     return false;
 }
 
+static unsigned group_on_device(const struct index *ix, const struct span *sp)
+{
+    return index_is_safe(sp) ? SAFE : index_waits_on_device(ix, sp) ? WAITING : UNSAFE;
+}
+
 /* i: the last unused page of the span. */
 static struct verdict page_on_device(const struct index *ix, const struct span *sp, uint32_t i)
 {
-    unsigned group = index_is_safe(sp) ? RANK_SAFE : RANK_UNSAFE;
+    unsigned group = group_on_device(ix, sp);
     /* Where there is a lower tier, not before it is there: a span without its dead tail could not be any
      * more, and with it what rests on its other pages. */
     if (ranks_page_is_dead(ix, sp, i) &&
@@ -402,9 +421,8 @@ static void update_device(struct index *ix, struct span *sp, const struct worth_
         struct worth_facts facts = *checkpoint;
         uint32_t own = blocks_freed(ix, sp);
         facts.blocks_freed += own;
-        v = own > 0
-                ? by_value(ix, index_is_safe(sp) ? RANK_SAFE : RANK_UNSAFE, &facts)
-                : (struct verdict){RANK_UNSAFE, WORTH_CLASS_LAST, 0}; /* as long as others use all of it */
+        v = own > 0 ? by_value(ix, group_on_device(ix, sp), &facts)
+                    : (struct verdict){WAITING, WORTH_CLASS_LAST, 0}; /* as long as others use all of it */
     }
     rank_put(ix, RANK_DEVICE, sp, v.group, v.class, v.value);
 }

@@ -4,12 +4,14 @@
  * worthy is found by comparing the heads of the classes, at most WORTH_CLASSES of a group, whatever the
  * number of candidates.
  *
- *   device   what is safe in another tier, then what would be lost
- *   host     what is durable, then the rest, then what waits for the disk
+ *   device   what is safe in another tier, what would be lost, what waits to be written or copied
+ *   host     what is durable, what is not, what waits for the disk
  *   disk     one group
  *
- * What is worth nothing goes first of all; of each group the last class goes when its others are empty. A
- * checkpoint on the device whose blocks are all in use, by sequences or by other checkpoints, would give no
+ * What is worth nothing goes first of all, then the first group, then the second, but for their last classes,
+ * which follow, then the third. A last class is of what others rest on: a checkpoint that is in memory only
+ * needs its pages there, even if they are on disk, for the disk lets go of pages that lead to nothing on it.
+ * A checkpoint on the device whose blocks are all in use, by sequences or by other checkpoints, would give no
  * room: it is in the last class of the last group, wherever else it is stored. A class is that of the moment
  * when the candidate was last looked at. It is looked at when its neighbours on the path come or go, and
  * again when it comes to the head.
@@ -47,7 +49,7 @@ struct span;
 struct account;
 
 enum rank_tier { RANK_DEVICE, RANK_HOST, RANK_DISK, RANK_TIERS };
-enum { RANK_GROUPS_MOST = 3, RANK_SAFE = 0, RANK_UNSAFE = 1 }; /* groups of the device */
+enum { RANK_GROUPS_MOST = 3 };
 
 struct rank_heads {
     uint64_t filled[RANK_GROUPS_MOST][WORTH_CLASSES / 64]; /* a bit a class */

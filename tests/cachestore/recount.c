@@ -159,7 +159,7 @@ static uint64_t count_heap(enum rank_tier t, int level, const struct span *sp)
 
 static void check_ranks(const struct index *ix, enum rank_tier t, uint64_t n_ranked)
 {
-    const int n_groups[RANK_TIERS] = {2, 3, 1};
+    const int n_groups[RANK_TIERS] = {3, 3, 1};
     uint64_t n = 0;
     for (int g = 0; g < n_groups[t]; g++)
         for (int k = 0; k < WORTH_CLASSES; k++) {

@@ -263,7 +263,7 @@ static void run(uint64_t seed, const struct cs_config *c, uint64_t disk_budget, 
                        .device = c->host_bytes > 0,
                        .rng = seed,
                        .fail_one_in = fail_one_in,
-                       .with_quotas = !exact && seed % 2 == 0,
+                       .with_quotas = !exact && seed % 4 == 0,
                        .exact = exact};
     assert_non_null(r.model);
     for (int restart = 0; restart < (disk_budget ? 3 : 1); restart++) {

@@ -284,7 +284,7 @@ static void run_machine(uint64_t seed, const struct cs_config *c, uint64_t disk_
                           .device = c->host_bytes > 0,
                           .rng = seed * 0x9e3779b97f4a7c15ull,
                           .fail_one_in = fail_one_in,
-                          .with_quotas = !exact && seed % 2 == 0,
+                          .with_quotas = !exact && seed % 4 == 0,
                           .exact = exact};
     assert_non_null(m->checkpoints);
     uint32_t most = c->checkpoints_a_path ? c->checkpoints_a_path : 8;
