@@ -191,9 +191,8 @@ struct tier_disk {
     uint64_t deletes_at_ms;    /* after one that failed: when they are tried again */
     unsigned n_dying;          /* records whose chunks will be free once deletes and reads have ended */
     struct erase *erased;      /* zeros are written, no sync covers them yet */
-    bool erase_syncing;
-    struct group *syncing; /* whose volumes are being synced */
-    bool flushing, deleting, kick, closing, cancel_all;
+    struct group *syncing;     /* whose volumes are being synced */
+    bool flushing, deleting, kick, closing, cancel_all, erase_syncing;
     bool notes_dropped_said, buffered_said;
     bool flush_timer;
     bool retry; /* writes were refused: an empty group finds out whether the catalogue can be written again */

@@ -458,6 +458,15 @@ class Scrub(Case):
         self.assertEqual((result["spans"], result["checkpoints"], result["n_damaged"], result["stopped"]), (5, 2, 0, False))
         self.assertEqual(result["read_bytes"], sum(r["payload_bytes"] for r in self.ask("ls")))
 
+    def test_bytes_of_a_lost_volume_were_not_read(self):
+        self.make()
+        for command in ("verify", "scrub"):
+            self.assertEqual(self.ask(command)["read_bytes"], sum(r["payload_bytes"] for r in self.ask("ls")))
+        os.unlink(os.path.join(self.store, "volume.000"))
+        for command in ("verify", "scrub"):
+            result = self.ask(command, code=1)
+            self.assertEqual((result["n_damaged"], result["read_bytes"]), (7, 0))
+
     def test_drops_damaged_records_and_what_only_they_lead_to(self):
         self.make()
         flip(os.path.join(self.store, "volume.000"), CHUNK + 2 * PAGE)  # of 40..60
@@ -526,6 +535,23 @@ class Bench(Case):
         self.assertEqual((self.ask("ls"), sorted(os.listdir(self.store))), (before, files))
         self.refused(2, "bench", "--size", "1M", word="16 MiB")
 
+    def test_what_a_killed_one_leaves_goes_with_the_next_open(self):
+        scratch = os.path.join(self.store, "scratch")
+        for reopen in (lambda: self.ask("status"), self.opened, lambda: self.ask("format", "--force")):
+            self.make("empty")
+            with subprocess.Popen([ADMIN, self.store, "bench", "--size", "64M"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+                deadline = time.monotonic() + 60
+                while not os.path.exists(os.path.join(scratch, "ceiling")) and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                process.kill()
+            self.assertTrue(os.path.exists(scratch))
+            if reopen == self.opened:  # as it is killed later
+                os.makedirs(os.path.join(scratch, "catalog"))
+                with open(os.path.join(scratch, "catalog", "000001.log"), "wb") as file:
+                    file.write(b"x")
+            reopen()
+            self.assertFalse(os.path.exists(scratch))
+
 
 class Usage(Case):
     def test_options_that_do_not_go_together(self):
@@ -547,7 +573,7 @@ class Usage(Case):
 
     def test_help_names_every_command(self):
         text = self.run_tool(ADMIN, "--help").stdout
-        for command in ("status", "stats", "ls", "show", "explain", "verify", "scrub", "evict", "pin", "rebuild", "bench", "format"):
+        for command in ("status", "stats", "ls", "show", "explain", "verify", "scrub", "evict", "pin", "quota", "drain", "rebuild", "bench", "format"):
             self.assertIn(f"\n  {command}", text)
 
 
