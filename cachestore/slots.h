@@ -23,6 +23,8 @@ struct slab;
 struct slots {
     struct slab *partial[SLOT_SIZES]; /* slabs with free slots, by size */
     struct slab *empty;
+    struct slab *fresh; /* in the last region: the next that was never used */
+    char *fresh_end;
     struct slab *regions; /* the first slab of each */
     uint64_t n_regions;
 };
