@@ -256,9 +256,19 @@ static int add_figure(void *ctx, const struct cs_figure *f)
     return 0;
 }
 
-int control_answer(struct cs_store *s, const struct control_request *q, struct wire_writer *w)
+/* A header that no span names. */
+static int erase(struct cs_store *s, const struct control_request *q)
 {
     const struct tier_place place = {.volume = q->volume, .first_chunk = q->first_chunk};
+    struct record_id id = {.nonce = q->record[0], .sequence = q->record[1]};
+    pthread_mutex_lock(&s->lock);
+    bool gone = room_purge_husk_locked(s, id);
+    pthread_mutex_unlock(&s->lock);
+    return gone ? CS_OK : s->tier->admin->erase(s->disk, id, &place, q->header_bytes);
+}
+
+int control_answer(struct cs_store *s, const struct control_request *q, struct wire_writer *w)
+{
     switch (q->command) {
     case CONTROL_HELLO:
         return hello(s, w);
@@ -271,9 +281,7 @@ int control_answer(struct cs_store *s, const struct control_request *q, struct w
     case CONTROL_EVICT:
         return evict(s, q->keys, q->n_keys, w);
     case CONTROL_ERASE:
-        return s->tier->admin->erase(s->disk,
-                                     (struct record_id){.nonce = q->record[0], .sequence = q->record[1]},
-                                     &place, q->header_bytes);
+        return erase(s, q);
     case CONTROL_EPOCH:
         return s->tier->admin->raise_epoch(s->disk);
     case CONTROL_PIN:

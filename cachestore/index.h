@@ -96,6 +96,7 @@ struct span {
     uint64_t last_used;    /* microseconds of wall clock, made strictly increasing */
     int64_t created_unix, touched_unix;
     struct record_id id;
+    struct record_id husk; /* its damaged record, whose row stands for what hangs on it */
     uint64_t disk_bytes;
     struct span *backlog_next, *backlog_previous;
     uint64_t write_due_ns; /* end of the grace */

@@ -39,8 +39,8 @@ enum cs_gone load_gone(enum tier_result result)
     return load_miss(result) == CS_MISS_CORRUPT ? CS_GONE_DAMAGED : CS_GONE_FAILED;
 }
 
-/* Needs the lock. The record does not hold what the index says: out of the disk tier with it. Its subtree
- * stays and is reachable again once the span has been published anew. */
+/* Needs the lock. The record does not hold what the index says: it is read no more. Its subtree stays and is
+ * reachable again once the span has been published anew. */
 static void quarantine_locked(const struct load *l, enum tier_result result)
 {
     struct cs_store *s = l->s;
@@ -48,9 +48,12 @@ static void quarantine_locked(const struct load *l, enum tier_result result)
     sp->lost = load_miss(result);
     if (sp->disk == SPAN_DISK_DURABLE && sp->id.nonce == l->read.record.id.nonce &&
         sp->id.sequence == l->read.record.id.sequence) {
-        if (result != TIER_NOTFOUND)
+        if (result != TIER_NOTFOUND) {
             s->totals.quarantined++;
-        room_drop_record_locked(s, sp, load_gone(result));
+            room_quarantine_locked(s, sp, load_gone(result));
+        } else {
+            room_drop_record_locked(s, sp, load_gone(result));
+        }
     }
 }
 

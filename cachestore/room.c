@@ -49,6 +49,7 @@ void room_settle_span_locked(struct cs_store *s, struct span *sp)
             room_drop_record_locked(s, sp, CS_GONE_THINNED);
     }
     while (sp && !index_holds_bytes(sp)) {
+        room_settle_husk_locked(s, sp);
         notes_drop_locked(&s->notes, &s->index, s->tier, s->disk, sp);
         if (sp->n_children > 0 || sp->pins > 0)
             break;
@@ -184,14 +185,68 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *accoun
     return CS_OK;
 }
 
+static void record_gone(struct cs_store *s, struct span *sp)
+{
+    sp->id = (struct record_id){0};
+    index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+    sp->disk_bytes = 0;
+    room_settle_husk_locked(s, sp->parent);
+}
+
 void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
     s->index.disk[sp->kind].gone[why]++;
     notes_unstore_locked(sp);
     s->tier->delete_span(s->disk, sp->id);
-    sp->id = (struct record_id){0};
-    index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
-    sp->disk_bytes = 0;
+    record_gone(s, sp);
+}
+
+void room_quarantine_locked(struct cs_store *s, struct span *sp, enum cs_gone why)
+{
+    if (sp->n_disk_children == 0) {
+        room_drop_record_locked(s, sp, why);
+        return;
+    }
+    s->index.disk[sp->kind].gone[why]++;
+    notes_unstore_locked(sp);
+    sp->husk = sp->id;
+    s->n_husks++;
+    record_gone(s, sp);
+}
+
+static bool has_husk(const struct span *sp)
+{
+    return sp && !record_id_equal(sp->husk, (struct record_id){0});
+}
+
+static void husk_delete(struct cs_store *s, struct span *sp, bool for_good)
+{
+    if (!has_husk(sp))
+        return;
+    if (for_good)
+        s->tier->admin->purge(s->disk, sp->husk);
+    else
+        s->tier->delete_span(s->disk, sp->husk);
+    sp->husk = (struct record_id){0};
+    s->n_husks--;
+}
+
+void room_settle_husk_locked(struct cs_store *s, struct span *sp)
+{
+    if (has_husk(sp) && (sp->disk == SPAN_DISK_DURABLE || sp->n_disk_children == 0))
+        husk_delete(s, sp, false);
+}
+
+bool room_purge_husk_locked(struct cs_store *s, struct record_id id)
+{
+    struct index *ix = &s->index;
+    for (uint64_t b = 0; s->n_husks > 0 && b <= ix->bucket_mask; b++)
+        for (struct span *sp = ix->buckets[b]; sp; sp = sp->hash_next)
+            if (has_husk(sp) && record_id_equal(sp->husk, id)) {
+                husk_delete(s, sp, true);
+                return true;
+            }
+    return false;
 }
 
 static void count_evicted_disk(struct cs_store *s, const struct span *sp)
@@ -312,6 +367,9 @@ bool room_purge_locked(struct cs_store *s, struct span *sp)
     if (index_waits(sp))
         writeback_cancel_locked(s, sp);
     leave_host(s, sp, CS_GONE_DELETED);
+    husk_delete(s, sp, true);
+    if (sp->parent && sp->parent->n_disk_children == 1) /* it goes with this one */
+        husk_delete(s, sp->parent, true);
     if (sp->disk == SPAN_DISK_DURABLE) {
         s->tier->admin->purge(s->disk, sp->id);
         room_drop_record_locked(s, sp, CS_GONE_DELETED); /* has been deleted already */

@@ -83,6 +83,7 @@ struct cs_store {
     struct admission admission;
 
     uint64_t n_loads;        /* in flight */
+    uint64_t n_husks;        /* damaged records that stay for what hangs on them */
     bool draining;           /* nothing new goes to lower tiers (cs_drain) */
     int64_t drained_unix;    /* since when */
     struct control *control; /* NULL: there is none */
@@ -253,6 +254,13 @@ void room_settle_and_trim_locked(struct cs_store *s, struct span *sp);
 bool room_trim_some_locked(struct cs_store *s);
 /* The span's record, which is durable, is gone or useless: out of the disk tier. */
 void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
+/* The span's record is damaged. Where something hangs on it on disk its row stays, or a restart would find
+ * what hangs on it out of reach: it is deleted once the span is durable again, or nothing hangs on it. */
+void room_quarantine_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
+/* Deletes such a row if its time has come. sp may be NULL. */
+void room_settle_husk_locked(struct cs_store *s, struct span *sp);
+/* Deletes it for good. False: there is none with this id. */
+bool room_purge_husk_locked(struct cs_store *s, struct record_id id);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
  * once nothing hangs on it; then its parents. */
 void room_settle_span_locked(struct cs_store *s, struct span *sp);

@@ -142,6 +142,7 @@ void writeback_cancel_locked(struct cs_store *s, struct span *sp)
 {
     writeback_unlist_locked(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
+    room_settle_husk_locked(s, sp->parent);
     pthread_cond_broadcast(&s->changed);
 }
 
@@ -173,6 +174,7 @@ static void write_lost(struct cs_store *s, struct span *sp)
     sp->id = (struct record_id){0};
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     sp->disk_bytes = 0;
+    room_settle_husk_locked(s, sp->parent);
 }
 
 static void span_written(struct cs_store *s, struct span *sp)
@@ -180,6 +182,7 @@ static void span_written(struct cs_store *s, struct span *sp)
     sp->drop_counted = false;
     sp->write_retries = 0;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_DURABLE);
+    room_settle_husk_locked(s, sp);
     if (!s->draining)
         notes_store_locked(s->tier, s->disk, sp); /* what came while it was being written */
     /* Children that could not be written while their parent was not on disk. */

@@ -414,7 +414,7 @@ bool damage_host_block(struct cs_store *s, uint64_t *rng)
 uint64_t records_known(struct cs_store *s)
 {
     pthread_mutex_lock(&s->lock);
-    uint64_t n = s->index.n_disk_spans;
+    uint64_t n = s->index.n_disk_spans + s->n_husks;
     pthread_mutex_unlock(&s->lock);
     return n;
 }

@@ -63,7 +63,8 @@ void settle_store(struct cs_store *s, struct fake_tier *f);
  * none. */
 bool damage_host_block(struct cs_store *s, uint64_t *rng);
 
-/* Records on disk, as the store knows them; stats has the tier's figure, which this one has none of. */
+/* Records on disk, as the store knows them, damaged ones that stay for what hangs on them included; stats has
+ * the tier's figure, which this one has none of. */
 uint64_t records_known(struct cs_store *s);
 
 /* Publishes n ids and makes them durable. */

@@ -248,6 +248,41 @@ static void a_changed_byte_anywhere_is_a_miss_and_others_stay_warm(void **state)
     assert_true(found > 0); /* most bytes belong to somebody */
 }
 
+static void what_hangs_on_a_damaged_record_comes_back_with_it(void **state)
+{
+    (void)state;
+    disk_dir_make();
+    struct cs_config c = disk_config(256);
+    uint32_t ids[41];
+    make_ids(ids, 41, 41, 0);
+    struct cs_store *s = tiny_open(&c);
+    round_trip(s, NULL, ids, 40);
+    uint64_t n_spans = stats_of(s).spans;
+    cs_close(s, FLUSH_MS);
+    uint64_t at = PAGE + 100; /* in the first page of the first record, the root's */
+    assert_true(each_volume(flip_byte, &at) > 0);
+    for (int restart = 0; restart < 2; restart++) {
+        s = tiny_open(&c);
+        assert_int_equal(stats_of(s).spans, n_spans);
+        check_path(s, ids, 40, 0);
+        assert_int_equal(stats_of(s).quarantined, 1);
+        assert_int_equal(stats_of(s).disk_spans, n_spans);
+        check_balance(s);
+        cs_close(s, FLUSH_MS);
+    }
+    s = tiny_open(&c);
+    check_path(s, ids, 40, 0);
+    round_trip(s, NULL, ids, 40);
+    assert_int_equal(cs_flush(s, FLUSH_MS), CS_OK);
+    assert_true(stats_of(s).spans_written < n_spans); /* not all is stored anew */
+    cs_close(s, FLUSH_MS);
+    s = tiny_open(&c);
+    assert_int_equal(stats_of(s).disk_spans, n_spans);
+    check_path(s, ids, 40, 40);
+    cs_close(s, FLUSH_MS);
+    disk_dir_remove();
+}
+
 static void a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on(void **state)
 {
     (void)state;
@@ -466,6 +501,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_clean_close_leaves_everything_warm),
         cmocka_unit_test(what_was_durable_survives_kill_9),
         cmocka_unit_test(a_changed_byte_anywhere_is_a_miss_and_others_stay_warm),
+        cmocka_unit_test(what_hangs_on_a_damaged_record_comes_back_with_it),
         cmocka_unit_test(a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on),
         cmocka_unit_test(another_fingerprint_never_hits),
         cmocka_unit_test(a_store_in_use_is_refused),
