@@ -83,18 +83,28 @@ void host_copy_ended_locked(struct cs_store *s, const struct cs_copies *c, bool 
         pthread_cond_broadcast(&s->changed);
 }
 
-void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n)
+static void drop_blocks(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n, enum cs_gone why)
 {
-    s->totals.corrupt_host++;
-    sp->lost = CS_MISS_CORRUPT;
     if (sp->disk == SPAN_DISK_WRITING) /* from these blocks; it finds out by itself */
         return;
     if (index_waits(sp))
         writeback_cancel_locked(s, sp);
     for (uint32_t i = first; i < first + n; i++)
         if (sp->host[i] != ARENA_NO_PAGE)
-            index_detach_host_locked(&s->index, sp, i, CS_GONE_DAMAGED);
+            index_detach_host_locked(&s->index, sp, i, why);
     index_requeue_locked(&s->index, sp);
+}
+
+void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n)
+{
+    s->totals.corrupt_host++;
+    sp->lost = CS_MISS_CORRUPT;
+    drop_blocks(s, sp, first, n, CS_GONE_DAMAGED);
+}
+
+void host_drop_unproven_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n)
+{
+    drop_blocks(s, sp, first, n, CS_GONE_FAILED);
 }
 
 /* ---- to the host: with the lock held but where it says otherwise --------------------------------------- */

@@ -119,6 +119,8 @@ static void load_copied(void *ctx, bool ok)
     host_copy_ended_locked(s, &l->copies, ok);
     if (l->damaged)
         host_drop_damaged_locked(s, l->span, l->read.first_page, l->read.n_pages);
+    else if (!ok && !l->from_host)
+        host_drop_unproven_locked(s, l->span, l->read.first_page, l->read.n_pages);
     load_end_locked(l, ok ? TIER_OK : l->damaged ? TIER_CORRUPT_PAYLOAD : TIER_EIO);
     pthread_mutex_unlock(&s->lock);
 }

@@ -308,6 +308,8 @@ void host_submit_locked(struct cs_store *s, struct cs_copies *const *batches, si
 void host_copy_ended_locked(struct cs_store *s, const struct cs_copies *c, bool ok);
 /* Blocks of these pages were not what they should be. Other tiers have their own. */
 void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n);
+/* The same of blocks whose sums may not have been taken: the copy that was to take them has failed. */
+void host_drop_unproven_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n);
 /* The block that page i of the span has on the host holds what belongs there; fresh: what is there now does.
  * Without the lock: the span has a load, or is being copied. */
 bool host_check(const struct cs_store *s, const struct span *sp, uint32_t page, bool fresh);

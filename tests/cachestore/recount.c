@@ -204,7 +204,7 @@ static void check_accounts(const struct cs_store *s, const struct counts *k)
             a->n_spans + a->n_sequences + a->own.device_bytes + a->own.host_bytes + a->own.disk_bytes > 0);
     }
     assert_int_equal(n, as->n);
-    assert_int_equal(n_sequences, s->n_sequences);
+    assert_true(n_sequences >= s->n_sequences); /* one that is being opened has its account already */
     for (int t = 0; t < RANK_TIERS; t++)
         for (const struct account *a = as->over[t]; a; a = a->over_next[t])
             assert_int_not_equal(n_over[t]--, 0);

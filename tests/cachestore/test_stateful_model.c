@@ -392,7 +392,7 @@ static void over_a_failing_disk_nothing_wrong_is_served(void **state)
     (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_config(seed, 60 + (uint32_t)(seed % 4) * 40);
-        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 3 + (uint32_t)seed % 10, false, 500);
+        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 4 + (uint32_t)seed % 10, false, 500);
     }
     check_seen(true, false);
 }
@@ -446,7 +446,7 @@ static void over_host_and_disk_that_fail_nothing_wrong_is_served(void **state)
     for (uint64_t seed = first_seed; seed < first_seed + n_seeds; seed++) {
         struct cs_config c = any_device_config(seed, 60 + (uint32_t)(seed % 4) * 40);
         c.index_bytes = seed % 2 ? 28 << 10 : 1 << 20;
-        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 3 + (uint32_t)seed % 10, false, 500);
+        run_machine(seed, &c, (seed % 3 + 1) * 90 * PAGE, 4 + (uint32_t)seed % 10, false, 500);
     }
     check_seen(true, false);
     assert_true(n_seeds < ENOUGH_SEEDS || (seen.host_tokens > 0 && seen.damaged > 0));
