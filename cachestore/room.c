@@ -381,6 +381,13 @@ bool room_purge_locked(struct cs_store *s, struct span *sp)
     return true;
 }
 
+/* What the tier will take for what is not on disk yet, and for one more: it does not ask when it takes it. */
+static uint64_t tier_memory_to_come(const struct cs_store *s)
+{
+    uint64_t n = s->index.n_spans - s->index.n_disk_spans + 1;
+    return s->disk ? n * TIER_DISK_RECORD_BYTES : 0;
+}
+
 bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
 {
     struct index *ix = &s->index;
@@ -388,7 +395,8 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
      * free is taken off here, or impatience would forget too much. */
     uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
     uint64_t tier_per_span = ix->n_disk_spans ? tier / ix->n_disk_spans : 0;
-    while (index_memory(ix) + tier + bytes > ix->budget || ix->n_spans >= ix->heap_capacity) {
+    while (index_memory(ix) + tier + tier_memory_to_come(s) + bytes > ix->budget ||
+           ix->n_spans >= ix->heap_capacity) {
         struct span *victim = index_first_locked(ix);
         if (!victim)
             return false;

@@ -31,6 +31,10 @@ struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id)
     return rec;
 }
 
+/* When it grows it has two slots for each record. */
+_Static_assert(sizeof(struct disk_record) + 2 * sizeof(void *) <= TIER_DISK_RECORD_BYTES,
+               "what the store counts on");
+
 static int table_grow(struct tier_disk *t)
 {
     size_t size = t->table_size == 0 ? 256 : 2 * t->table_size, old_size = t->table_size;
@@ -74,6 +78,11 @@ void tier_record_remove(struct tier_disk *t, struct disk_record *rec)
     *at = rec->table_next;
     t->n_records--;
     atomic_fetch_sub(&t->stats.memory_bytes, sizeof *rec);
+}
+
+int tier_table_make(struct tier_disk *t)
+{
+    return t->table_size == 0 ? table_grow(t) : CS_OK;
 }
 
 struct disk_record *tier_record_new(const struct tier_disk *t, struct record_id id, uint32_t kind,

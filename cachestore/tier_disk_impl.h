@@ -161,8 +161,8 @@ struct tier_disk {
     bool in_kick, in_close, io_sleeps, catalog_stop;
     uint64_t close_at_ms;
     struct group *to_catalog, **to_catalog_tail, *from_catalog;
-    bool deletes_idle;      /* none is asked for, under way or waiting for a read */
-    int io_started;         /* 0 not yet, 1 yes, -1 failed */
+    bool deletes_idle; /* none is asked for, under way or waiting for a read */
+    int io_started;    /* 0 not yet, 1 yes, 2 and it serves, 3 and it ends without having served, -1 failed */
     char start_reason[160]; /* why it is this engine, or why there is none */
 
     /* Any thread. */
@@ -213,6 +213,7 @@ enum {
 /* tier_disk.c */
 struct disk_record *tier_record_find(struct tier_disk *t, struct record_id id); /* lock held */
 int tier_record_insert(struct tier_disk *t, struct disk_record *rec); /* lock held; 0 or CS_ENOMEM */
+int tier_table_make(struct tier_disk *t); /* before the first record; CS_OK or CS_ENOMEM */
 struct disk_record *tier_record_new(const struct tier_disk *t, struct record_id id, uint32_t kind,
                                     uint32_t n_pages, uint32_t header_bytes, uint32_t n_chunks);
 /* The counter of records of its kind on disk. */

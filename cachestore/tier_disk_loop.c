@@ -566,8 +566,9 @@ void *tier_io_main(void *arg)
     pthread_mutex_lock(&t->lock);
     while (t->io_started == 1)
         pthread_cond_wait(&t->changed, &t->lock);
+    bool serves = t->io_started == 2;
     pthread_mutex_unlock(&t->lock);
-    for (;;) {
+    while (serves) {
         inbox_take(t);
         if (t->closing && !t->cancel_all && tier_now_ms() >= t->close_at_ms && !all_done(t))
             cancel_everything(t);

@@ -164,6 +164,8 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         store_scratch_remove(t->dir_fd);
     if (rc == CS_OK)
         rc = configure(t, config, err, err_len);
+    if (rc == CS_OK && (rc = tier_table_make(t)) != CS_OK)
+        snprintf(err, err_len, "out of memory");
     if (rc == CS_OK && getrandom(&t->nonce, sizeof t->nonce, 0) != (ssize_t)sizeof t->nonce) {
         snprintf(err, err_len, "no random bytes");
         rc = CS_EIO;
@@ -207,7 +209,7 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
 fail:
     pthread_mutex_lock(&t->lock);
     if (t->io_started == 1)
-        t->io_started = 2;
+        t->io_started = 3; /* no catalogue thread would end what it begins */
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->lock);
     tier_disk_close(t, 0);
