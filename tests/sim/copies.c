@@ -1,0 +1,125 @@
+/*
+ * A device whose memory is out of reach (tests/torture/device.h, which the model asks for its bytes): names
+ * that are no addresses, memory elsewhere, two threads that copy, batches in any order, now and then one that
+ * fails half-way.
+ */
+#include "tests/sim/sim.h"
+#include "tests/torture/device.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_THREADS = 2, N_QUEUED = 512 };
+
+#define NAMES 0x7000000000ull
+
+static struct {
+    struct cs_device device;
+    uint8_t *memory;
+    uint64_t bytes;
+    struct cs_copies *queued[N_QUEUED];
+    uint32_t n_queued;
+    bool ending, open;
+    uint32_t n_running;
+} d;
+
+void *device_memory(void *address)
+{
+    uint64_t a = (uint64_t)(uintptr_t)address;
+    return d.memory != NULL && a >= NAMES && a < NAMES + d.bytes ? d.memory + (a - NAMES) : address;
+}
+
+static void *reserve(void *ctx, uint64_t bytes)
+{
+    (void)ctx;
+    d.memory = malloc(bytes);
+    if (d.memory == NULL)
+        return NULL;
+    memset(d.memory, 0x5c, bytes);
+    d.bytes = bytes;
+    return (void *)(uintptr_t)NAMES;
+}
+
+static void release(void *ctx, void *memory, uint64_t bytes)
+{
+    (void)ctx;
+    if ((uint64_t)(uintptr_t)memory != NAMES || bytes != d.bytes || d.n_queued > 0)
+        sim_fail("the device's memory is given back wrongly");
+    free(d.memory);
+    d.memory = NULL;
+}
+
+static void submit(void *ctx, struct cs_copies *const *batches, size_t n)
+{
+    (void)ctx;
+    for (size_t i = 0; i < n; i++) {
+        if (d.n_queued == N_QUEUED)
+            sim_fail("more copies than the simulated device can hold");
+        d.queued[d.n_queued++] = batches[i];
+    }
+    fibers_wake(&d);
+}
+
+static bool copy_all(const struct cs_copies *b)
+{
+    for (size_t i = 0; i < b->n; i++) {
+        const struct cs_copy *c = &b->copy[i];
+        uint8_t *memory = device_memory(c->device);
+        if (memory == c->device || memory + c->bytes > d.memory + d.bytes)
+            sim_fail("a copy from or to memory that is not the device's");
+        fibers_sleep(2000 + sim_below(&sim.random_faults, 20000));
+        if (sim_fault(FAULT_copy_error))
+            return false;
+        if (b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
+            return false;
+        memcpy(b->to_device ? memory : c->host, b->to_device ? c->host : memory, c->bytes);
+        if (!b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
+            return false;
+    }
+    return true;
+}
+
+static void *thread_main(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        if (d.n_queued == 0) {
+            if (d.ending)
+                break;
+            (void)fibers_wait(&d, UINT64_MAX);
+            continue;
+        }
+        uint32_t i = sim_below(&sim.random_faults, d.n_queued);
+        struct cs_copies *b = d.queued[i];
+        d.queued[i] = d.queued[--d.n_queued];
+        b->done(b->ctx, copy_all(b));
+    }
+    d.n_running--;
+    fibers_wake(&d);
+    return NULL;
+}
+
+const struct cs_device *device_open(void)
+{
+    d.device = (struct cs_device){.reserve = reserve, .release = release, .submit = submit};
+    d.open = true;
+    for (uint32_t i = 0; i < N_THREADS; i++)
+        d.n_running += fibers_start(thread_main);
+    return &d.device;
+}
+
+void device_close(void)
+{
+    if (!d.open)
+        return;
+    d.ending = true;
+    fibers_wake(&d);
+    while (d.n_running > 0)
+        (void)fibers_wait(&d, UINT64_MAX);
+    memset(&d, 0, sizeof d);
+}
+
+void copies_process_ended(void)
+{
+    memset(&d, 0, sizeof d); /* its memory was the process's */
+}
