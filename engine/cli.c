@@ -79,6 +79,10 @@ static const struct flag flags[] = {
      "its budget (16G, at most half of what is free)"},
     {"--prefix-cache-disk-writes", "SIZE", KIND_SIZE, ENGINE, AT(disk_bytes_a_day), 1, 0, NULL,
      "most bytes written to it a day (any number)"},
+    {"--tenant-quota-memory", "SIZE", KIND_SIZE, CLI_SERVE, AT(tenant_memory_bytes), 1, 0, NULL,
+     "most that each key may keep in memory (any number)"},
+    {"--tenant-quota-disk", "SIZE", KIND_SIZE, CLI_SERVE, AT(tenant_disk_bytes), 1, 0, NULL,
+     "most that each key may keep on disk (any number)"},
     {"--prefix-cache-restore", "HOW", KIND_CHOICE, ENGINE, AT(restore), 0, 0, restores,
      "load from disk what is measured to be faster than computing it, or always (measured)"},
     {"--prefix-cache-io", "NAME", KIND_CHOICE, ENGINE, AT(disk_io), 0, 0, disk_ios,
@@ -305,6 +309,12 @@ static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
         return fail(o->command, exit_code, "--prefix-cache-disk-size needs --prefix-cache-disk DIR");
     if (o->disk_bytes_a_day && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-disk-writes needs --prefix-cache-disk DIR");
+    if (o->tenant_memory_bytes && !o->api_key_file)
+        return fail(o->command, exit_code, "--tenant-quota-memory needs --api-key-file FILE");
+    if (o->tenant_disk_bytes && !o->api_key_file)
+        return fail(o->command, exit_code, "--tenant-quota-disk needs --api-key-file FILE");
+    if (o->tenant_disk_bytes && !o->disk_dir)
+        return fail(o->command, exit_code, "--tenant-quota-disk needs --prefix-cache-disk DIR");
     if (o->disk_io != CS_IO_AUTO && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-io needs --prefix-cache-disk DIR");
     if (!kn_isa_available((enum kn_isa)o->isa))
@@ -395,6 +405,8 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .disk_dir = o->disk_dir,
         .disk_bytes = o->disk_bytes,
         .disk_bytes_a_day = o->disk_bytes_a_day,
+        .tenant_memory_bytes = o->tenant_memory_bytes,
+        .tenant_disk_bytes = o->tenant_disk_bytes,
         .restore = (enum eng_restore)o->restore,
         .disk_io = (enum cs_io_engine)o->disk_io,
         .chat_template = o->chat_template,

@@ -14,7 +14,8 @@ struct cli_options {
 
     /* engine */
     uint32_t context, max_concurrency, max_queue, prefill_chunk, threads;
-    uint64_t kv_cache_bytes, prefix_cache_bytes, disk_bytes, disk_bytes_a_day;
+    uint64_t kv_cache_bytes, prefix_cache_bytes, disk_bytes, disk_bytes_a_day, tenant_memory_bytes,
+        tenant_disk_bytes;
     uint32_t kv_limit, isa, kv_dtype, policy, restore, disk_io; /* enums */
     const char *disk_dir, *chat_template;
     bool discrete;

@@ -5,8 +5,8 @@
 
 #define AGE_FLOOR_SECONDS   10.0
 #define MICROS_PER_SECOND   1e6
-#define CLASS_OF_ONE        49 /* a token a block; 2^-12 to 2^19.5 have classes of their own */
-#define CLASSES_AN_OCTAVE   4
+#define CLASS_OF_ONE        55 /* a token a block; 2^-9 to 2^11.8 have classes of their own */
+#define CLASSES_AN_OCTAVE   6
 #define TOKENS_OF_QUADRATIC 1e3 /* at this depth a token counts as one where only c is known */
 
 struct worth_costs worth_costs_of(double linear, double quadratic)

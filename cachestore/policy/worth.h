@@ -12,7 +12,7 @@
  * a, as only proportions matter; where nothing is known of a and c, every token takes the same.
  *
  * U of everything changes with time, so candidates are kept in classes of about equal w * time / blocks, a
- * quarter of an octave each, by age in each: the least worthy is the least of their oldest.
+ * sixth of an octave each, by age in each: the least worthy is the least of their oldest.
  */
 #ifndef ISOTHERM_CACHESTORE_POLICY_WORTH_H
 #define ISOTHERM_CACHESTORE_POLICY_WORTH_H
@@ -46,7 +46,7 @@ enum {
 struct worth_costs worth_costs_of(double linear, double quadratic);
 /* w * time / blocks; 0: worth nothing. */
 double worth_value(const struct worth_costs *costs, const struct worth_facts *facts);
-/* 1 to 126, a quarter of an octave of value each; 0 for a value of 0. */
+/* 1 to 126, a sixth of an octave of value each; 0 for a value of 0. */
 unsigned worth_class(double value);
 /* U. */
 double worth_now(double value, uint64_t age_us);

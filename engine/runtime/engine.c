@@ -285,6 +285,9 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     config.disk_dir = c->disk_dir;
     config.disk_bytes = size_disk(c);
     config.disk_bytes_a_day = c->disk_bytes_a_day;
+    config.tenant_quota = (struct cs_quota){.device_bytes = c->tenant_memory_bytes,
+                                            .host_bytes = c->tenant_memory_bytes,
+                                            .disk_bytes = c->tenant_disk_bytes};
     config.io_engine = c->disk_io;
     config.restore_deadline_ms = c->restore_deadline_ms == UINT32_MAX ? 0
                                  : c->restore_deadline_ms             ? c->restore_deadline_ms

@@ -63,6 +63,7 @@ struct eng_config {
     const char *disk_dir;
     uint64_t disk_bytes;       /* 0: 16 GiB, at most half of what the file system has free */
     uint64_t disk_bytes_a_day; /* most that is written to it; 0: any number */
+    uint64_t tenant_memory_bytes, tenant_disk_bytes; /* that each tenant may keep in a tier; 0: any number */
     enum eng_restore restore;
     enum cs_io_engine disk_io;    /* 0: what can be had */
     uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TENANTS_SHOWN 1000
+
 /* ---- models and health ------------------------------------------------------------------------------- */
 
 bool eng_state_is_model(const struct eng_server *s, const char *name)
@@ -166,6 +168,7 @@ static json_t *faults_json(const struct cs_stats *st)
     set_number(object, "dropped_index_full", st->dropped_index_full);
     set_number(object, "dropped_disk_full", st->dropped_disk_full);
     set_number(object, "dropped_endurance", st->dropped_endurance);
+    set_number(object, "dropped_quota", st->dropped_quota);
     set_number(object, "dropped_notes", st->dropped_notes);
     return object;
 }
@@ -178,6 +181,43 @@ static json_t *kept_json(const struct cs_kept *k)
     for (int g = 0; g < CS_GONE_COUNT; g++)
         set_number(object, cs_gone_name((enum cs_gone)g), k->gone[g]);
     return object;
+}
+
+static json_t *quota_json(const struct cs_quota *q)
+{
+    json_t *object = json_object();
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } tiers[] = {{"device", q->device_bytes}, {"host", q->host_bytes}, {"disk", q->disk_bytes}};
+    for (size_t i = 0; i < sizeof tiers / sizeof tiers[0]; i++)
+        if (tiers[i].bytes == CS_QUOTA_NONE)
+            json_object_set_new(object, tiers[i].name, json_null());
+        else
+            set_number(object, tiers[i].name, tiers[i].bytes);
+    return object;
+}
+
+/* By the ids that cachestore-admin takes; of very many only the first ones. */
+static json_t *tenants_json(struct cs_store *s)
+{
+    json_t *list = json_array();
+    struct cs_tenant_use use;
+    uint64_t cursor = 0;
+    while (json_array_size(list) < TENANTS_SHOWN && cs_tenants_next(s, &cursor, &use)) {
+        json_t *one = json_object();
+        char id[2 * sizeof use.tenant.id + 1];
+        for (size_t i = 0; i < sizeof use.tenant.id; i++)
+            snprintf(id + 2 * i, 3, "%02x", use.tenant.id[i]);
+        json_object_set_new(one, "tenant", json_string(id));
+        json_object_set_new(one, "used_bytes", quota_json(&use.used));
+        json_object_set_new(one, "limit_bytes", quota_json(&use.limit));
+        set_number(one, "records", use.records);
+        set_number(one, "evicted", use.evicted);
+        set_number(one, "dropped", use.dropped);
+        json_array_append_new(list, one);
+    }
+    return list;
 }
 
 void eng_state_cache(struct eng_call *c, const char *url)
@@ -212,6 +252,8 @@ void eng_state_cache(struct eng_call *c, const char *url)
     json_object_set_new(object, "misses", misses);
     json_object_set_new(object, "tokens_missed", missed);
     json_object_set_new(object, "kept", kept);
+    set_number(object, "tenants_known", st.tenants);
+    json_object_set_new(object, "tenants", tenants_json(eng_engine_store(e)));
     json_object_set_new(object, "faults", faults_json(&st));
     json_object_set_new(object, "requests", requests);
     eng_bytes_add_json(&c->answer, object);
@@ -401,6 +443,11 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
     metric_labelled(out, "cache_dropped_total", "reason", "index_full", st->dropped_index_full);
     metric_labelled(out, "cache_dropped_total", "reason", "disk_full", st->dropped_disk_full);
     metric_labelled(out, "cache_dropped_total", "reason", "endurance", st->dropped_endurance);
+    metric_labelled(out, "cache_dropped_total", "reason", "quota", st->dropped_quota);
+    metric(out, "cache_evicted_for_quotas_total", COUNTER, "Spans and checkpoints evicted for a quota.",
+           st->evicted_quota);
+    metric(out, "cache_tenants", GAUGE,
+           "Tenants that have something stored, a request or a quota of their own.", st->tenants);
     metric(out, "cache_dropped_notes_total", COUNTER,
            "Notes kept in memory only: the catalogue's share is full.", st->dropped_notes);
     metric_head(out, "cache_faults_total", COUNTER, "Faults of stored bytes, each served as a miss.");

@@ -32,9 +32,9 @@ static void worth_is_weight_times_time_over_blocks_and_age(void **state)
     assert_int_equal(worth_class(0), WORTH_CLASS_NOTHING);
     assert_int_equal(worth_class(1e-30), 1);
     assert_int_equal(worth_class(1e30), WORTH_CLASS_LAST - 1);
-    assert_int_equal(worth_class(8), worth_class(4) + 4);
-    assert_int_equal(worth_class(4.7), worth_class(4));
-    assert_int_equal(worth_class(4.8), worth_class(4) + 1);
+    assert_int_equal(worth_class(8), worth_class(4) + 6);
+    assert_int_equal(worth_class(4.3), worth_class(4));
+    assert_int_equal(worth_class(4.5), worth_class(4) + 1);
 }
 
 static void later_tokens_are_worth_what_they_cost_more(void **state)

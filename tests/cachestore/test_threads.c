@@ -256,7 +256,7 @@ static void threads_share_a_store_without_a_disk(void **state)
     (void)state;
     struct cs_config c = tiny_config(100);
     run(&c);
-    c.index_bytes = 12 << 10;
+    c.index_bytes = 20 << 10;
     run(&c);
     c = stateful_config(220);
     run(&c);

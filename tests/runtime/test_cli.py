@@ -58,6 +58,9 @@ class Refusals(unittest.TestCase):
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-writes", "1G")
         self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--prefix-cache-io", "pread")
+        self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-memory", "1G")
+        self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-disk", "1G")
+        self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--tenant-quota-disk", "1G", "--api-key-file", MODEL)
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
         self.assertIn("no room for two pages", result.stderr.splitlines()[-1])
