@@ -1,6 +1,7 @@
 /* See volumes.h. */
 #include "cachestore/volumes.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -65,6 +66,35 @@ static int volume_append(struct volumes *v, int fd)
     return 0;
 }
 
+/* How many volumes there are, one that was lost counted as long as there are others behind it: it keeps its
+ * place, or those would be renumbered. */
+static int count_places(int dir_fd, uint32_t *out)
+{
+    *out = 0;
+    int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (d == NULL) {
+        int rc = -errno;
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    const struct dirent *e;
+    while ((e = readdir(d)) != NULL) {
+        char name[24];
+        if (strncmp(e->d_name, "volume.", 7) != 0)
+            continue;
+        unsigned long index = strtoul(e->d_name + 7, NULL, 10);
+        if (index >= VOLUME_COUNT_MAX)
+            continue;
+        volume_name(name, (uint32_t)index);
+        if (strcmp(name, e->d_name) == 0 && index >= *out)
+            *out = (uint32_t)index + 1;
+    }
+    closedir(d);
+    return 0;
+}
+
 int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t extent_bytes, bool read_only)
 {
     memset(v, 0, sizeof *v);
@@ -77,16 +107,10 @@ int volumes_open(struct volumes *v, int dir_fd, uint32_t chunk_bytes, uint64_t e
                        : extent_chunks > (1u << 24) ? 1u << 24
                                                     : (uint32_t)extent_chunks;
 
-    /* A gap in the numbers is a volume that was lost: keep its place, or the ones behind it would be
-     * renumbered. */
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < VOLUME_COUNT_MAX; i++) {
-        char name[24];
-        volume_name(name, i);
-        if (faccessat(dir_fd, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-            last = i + 1;
-    }
-    int rc = 0;
+    uint32_t last;
+    int rc = count_places(dir_fd, &last);
+    if (rc < 0)
+        goto fail;
     for (uint32_t i = 0; i < last; i++) {
         int fd = volume_open_file(v, i, 0);
         if (fd < 0 && errno != ENOENT) {

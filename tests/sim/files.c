@@ -196,8 +196,11 @@ static struct name *find_name(const char *text)
     return NULL;
 }
 
+static bool volumes_known;
+
 static void directory_changed(void)
 {
+    volumes_known = false;
     now.has_catalog = files_has_catalog;
     if (n_snapshots == N_SNAPSHOTS) { /* the oldest changes have reached the disk */
         memmove(snapshots, snapshots + 1, (N_SNAPSHOTS - 1) * sizeof snapshots[0]);
@@ -208,6 +211,7 @@ static void directory_changed(void)
 
 static void directory_sync(void)
 {
+    volumes_known = false;
     now.has_catalog = files_has_catalog;
     snapshots[0] = now;
     n_snapshots = 1;
@@ -311,20 +315,39 @@ void files_process_ended(bool killed, bool power)
 
 /* ---- volumes, for the engine and the checker --------------------------------------------------------- */
 
+/* Which node is which volume, looked up again when names have changed. */
+static struct node *volume_nodes[N_NAMES];
+static int volume_of_node[N_NODES];
+
+static void volumes_know(void)
+{
+    if (volumes_known)
+        return;
+    volumes_known = true;
+    memset(volume_nodes, 0, sizeof volume_nodes);
+    for (int i = 0; i < N_NODES; i++)
+        volume_of_node[i] = -1;
+    for (int i = 0; i < N_NAMES; i++) {
+        if (strncmp(now.names[i].text, "volume.", 7) != 0)
+            continue;
+        int volume = atoi(now.names[i].text + 7);
+        if (volume >= N_NAMES)
+            sim_fail("volume %d is more than the test has room for", volume);
+        volume_nodes[volume] = &nodes[now.names[i].node];
+        volume_of_node[now.names[i].node] = volume;
+    }
+}
+
 static struct node *volume_node(uint32_t volume)
 {
-    char text[NAME_BYTES];
-    snprintf(text, sizeof text, "volume.%03u", volume);
-    struct name *n = find_name(text);
-    return n == NULL ? NULL : &nodes[n->node];
+    volumes_know();
+    return volume < N_NAMES ? volume_nodes[volume] : NULL;
 }
 
 int files_volume_of(int fd)
 {
-    for (int i = 0; i < N_NAMES; i++)
-        if (strncmp(now.names[i].text, "volume.", 7) == 0 && now.names[i].node == of(fd)->node)
-            return atoi(now.names[i].text + 7);
-    return -1;
+    volumes_know();
+    return volume_of_node[of(fd)->node];
 }
 
 uint64_t files_volume_sectors(uint32_t volume)
