@@ -32,6 +32,7 @@ struct record {
     bool doubtful; /* nothing is expected of it: it came back, or its row was damaged */
     bool lied;     /* acknowledged on the word of a disk that lied */
     bool loaded;   /* reported by this open, or written since */
+    bool failed;   /* to be read, in this process: quarantined */
     uint32_t fingerprint, n_keys, n_pages;
     void (*durable)(void *ctx, struct tier_write *w, enum tier_result result); /* the store's */
     struct cs_key key, parent, keys[RECORD_PAGES];
@@ -133,7 +134,7 @@ static bool is_durable_on_disk(const struct record *r)
 
 static bool can_be_expected(const struct record *r)
 {
-    return r->state == RECORD_DURABLE && !r->doubtful && r->loaded && is_intact(r);
+    return r->state == RECORD_DURABLE && !r->doubtful && !r->failed && r->loaded && is_intact(r);
 }
 
 /* ---- processes --------------------------------------------------------------------------------------- */
@@ -155,7 +156,7 @@ void checker_begin(const struct cs_config *c)
     opening = true;
     serving = offline = expects = false;
     for (uint32_t i = 0; i < n_records; i++) {
-        records[i].loaded = false;
+        records[i].loaded = records[i].failed = false;
         records[i].foreign = records[i].fingerprint != c->fingerprint[0];
         if (records[i].state == RECORD_DURABLE &&
             !is_intact(&records[i])) /* even if it is once more, later */
@@ -451,6 +452,9 @@ static void read_is_right(const struct tier_read *r)
 static void on_read(void *ctx, struct tier_read *r, enum tier_result result)
 {
     SIM_SAY("read of record %llx: %d", (unsigned long long)r->record.id.sequence, result);
+    struct record *read = find(r->record.id);
+    if (read != NULL)
+        read->failed = read->failed || (result != TIER_OK && result != TIER_CANCELLED);
     if (result == TIER_OK) {
         sim_count(COUNT_reads_verified, 1);
         read_is_right(r);

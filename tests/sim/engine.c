@@ -202,7 +202,8 @@ static uint64_t latency_ns(enum io_kind kind)
 {
     uint64_t ns = 15000 + sim_below(&sim.random_faults, kind == IO_SYNC ? 2000000 : 150000);
     if (sim_fault(FAULT_late))
-        ns += 1000000ull * (1 + sim_below(&sim.random_faults, 20000));
+        ns += 1000000ull *
+              (1 + sim_below(&sim.random_faults, sim_below(&sim.random_faults, 8) == 0 ? 20000 : 500));
     return ns;
 }
 
