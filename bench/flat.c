@@ -290,10 +290,11 @@ int main(int argc, char **argv)
         ids[i] = (uint32_t)(i * 2654435761u);
     for (size_t r = 0; r < set.rounds; r++) {
         for (size_t k = 0; k < n; k++) {
-            snprintf(variants[k].dir, sizeof variants[k].dir, "%s/flat-XXXXXX", set.base);
-            if (!mkdtemp(variants[k].dir))
+            struct variant *v = &variants[(k + r) % n];
+            snprintf(v->dir, sizeof v->dir, "%s/flat-XXXXXX", set.base);
+            if (!mkdtemp(v->dir))
                 die("no directory for the store");
-            publish(&set, &variants[k], r);
+            publish(&set, v, r);
         }
         for (size_t i = 0; i < set.restores; i++)
             for (size_t k = 0; k < n; k++)

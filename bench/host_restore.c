@@ -3,13 +3,13 @@
  *
  *   host_restore [--page BYTES] [--mib N] [ROUNDS]
  *
- * The device is the discrete CPU backend: its memory is host memory, its copies are memcpy on one thread of
- * its own, and that thread verifies the sum of each block as well. N MiB (512) of pages (360 KiB, as
- * SmolLM2's) are published, copied to the host and pushed out of the device by others; then they are
- * restored, and that is timed, from opening the sequence until it has settled. Beside it, in the same round
- * (9 of them), one thread copies as many bytes between buffers of the same kind (huge pages where allowed,
- * backed before): page by page and in one piece. What came is compared with what was published in the first
- * and the last round.
+ * The device is the discrete CPU backend: its memory is host memory, and two threads of its own copy and
+ * verify the sum of each block. N MiB (512) of pages (360 KiB, as SmolLM2's) are published, copied to the
+ * host and pushed out of the device by others; then they are restored, and that is timed, from opening the
+ * sequence until it has settled. Beside it, in the same round (9 of them), memcpy moves as many bytes between
+ * buffers of the same kind (huge pages where allowed, backed before), in one piece a thread: by one thread,
+ * and by as many as the device has. What came is compared with what was published in the first and the last
+ * round.
  */
 #include "bench/clock.h"
 #include "bench/disk_spans.h"
@@ -162,13 +162,37 @@ static double restore_s(struct bench *b, bool compare, double *cpu, struct cs_st
     return seconds;
 }
 
-static double copy_s(struct bench *b, size_t piece)
+struct share {
+    pthread_t thread;
+    uint8_t *to;
+    const uint8_t *from;
+    size_t bytes;
+};
+
+static void *copy_share(void *arg)
 {
+    const struct share *s = arg;
+    memcpy(s->to, s->from, s->bytes);
+    return NULL;
+}
+
+/* GB/s. */
+static double copy(struct bench *b, size_t n_threads)
+{
+    struct share s[DISCRETE_THREADS];
     size_t all = b->n_pages * b->page_bytes;
     double begun = wall_s();
-    for (size_t at = 0; at < all; at += piece)
-        memcpy(b->to + at, b->from + at, piece < all - at ? piece : all - at);
-    return wall_s() - begun;
+    for (size_t i = 0; i < n_threads; i++) {
+        size_t from = b->n_pages * i / n_threads * b->page_bytes,
+               to = b->n_pages * (i + 1) / n_threads * b->page_bytes;
+        s[i] = (struct share){.to = b->to + from, .from = b->from + from, .bytes = to - from};
+        if (i > 0 && pthread_create(&s[i].thread, NULL, copy_share, &s[i]) != 0)
+            die("no thread");
+    }
+    copy_share(&s[0]);
+    for (size_t i = 1; i < n_threads; i++)
+        pthread_join(s[i].thread, NULL);
+    return (double)all / (wall_s() - begun) * 1e-9;
 }
 
 int main(int argc, char **argv)
@@ -202,28 +226,25 @@ int main(int argc, char **argv)
     b.from = buffer(all);
     b.to = buffer(all);
     start(&b);
-    static double restores[ROUNDS_MAX], pages[ROUNDS_MAX], whole[ROUNDS_MAX], worked[ROUNDS_MAX];
+    static double restores[ROUNDS_MAX], one[ROUNDS_MAX], many[ROUNDS_MAX], worked[ROUNDS_MAX];
     struct cs_stats st = {0};
     for (uint32_t i = 0; i < rounds; i++) {
-        pages[i] = (double)all / copy_s(&b, b.page_bytes) * 1e-9;
         double cpu = cpu_s();
-        whole[i] = (double)all / copy_s(&b, all) * 1e-9;
+        one[i] = copy(&b, 1);
         double copy_cpu = cpu_s() - cpu;
-        double seconds = restore_s(&b, i == 0 || i + 1 == rounds, &cpu, &st);
-        restores[i] = (double)all / seconds * 1e-9;
+        many[i] = copy(&b, DISCRETE_THREADS);
+        restores[i] = (double)all / restore_s(&b, i == 0 || i + 1 == rounds, &cpu, &st) * 1e-9;
         worked[i] = copy_cpu / cpu;
         printf(
-            "round %-3u memcpy %.2f, in one piece %.2f GB/s   restore %.2f GB/s   %llu batches of copies\n",
-            i + 1, pages[i], whole[i], restores[i], (unsigned long long)st.copies);
+            "round %-3u memcpy %.2f, by %d threads %.2f GB/s   restore %.2f GB/s   %llu batches of copies\n",
+            i + 1, one[i], DISCRETE_THREADS, many[i], restores[i], (unsigned long long)st.copies);
     }
-    printf("of processor time, which other work on the machine disturbs less: %.0f %%\n",
-           100 * median(worked, rounds));
-    double a = median(pages, rounds), w = median(whole, rounds), r = median(restores, rounds);
-    printf("medians: memcpy %.2f GB/s, restore %.2f GB/s (%.2f to %.2f), %.0f %%; one thread on both sides, "
-           "%.0f MiB, "
-           "pages of %.0f KiB\n",
-           a > w ? a : w, r, restores[0], restores[rounds - 1], 100 * r / (a > w ? a : w),
-           (double)all / (1 << 20), (double)b.page_bytes / 1024);
+    double a = median(one, rounds), m = median(many, rounds), r = median(restores, rounds);
+    printf("medians: memcpy %.2f GB/s, by %d threads %.2f; restore %.2f GB/s (%.2f to %.2f), by %d threads: "
+           "%.0f %% and "
+           "%.0f %%; of the processor time of memcpy by one thread %.0f %%; %.0f MiB, pages of %.0f KiB\n",
+           a, DISCRETE_THREADS, m, r, restores[0], restores[rounds - 1], DISCRETE_THREADS, 100 * r / a,
+           100 * r / m, 100 / median(worked, rounds), (double)all / (1 << 20), (double)b.page_bytes / 1024);
     cs_close(b.s, 0);
     discrete_close(b.device);
     free(b.ids);

@@ -34,15 +34,17 @@ struct offload {
 bool host_check_piece(const struct cs_store *s, const struct span *sp, uint32_t page, uint64_t offset,
                       uint64_t bytes, uint64_t *sum, bool fresh)
 {
-    const uint64_t spread =
-        0x9e3779b97f4a7c15ull; /* so that pages of one span differ, and pieces of a page */
+    const uint64_t spread = 0x9e3779b97f4a7c15ull; /* so that pages of one span differ */
     uint32_t block = sp->host[page];
     const char *at = (const char *)arena_address(&s->host, block);
-    uint64_t seed = s->host_seed ^ sp->key.lo ^ page * spread, all = offset == 0 ? seed : *sum;
+    uint64_t seed = s->host_random.seed ^ sp->key.lo ^ page * spread, all = offset == 0 ? seed : *sum;
     for (uint64_t end = offset + bytes; offset < end; offset += CS_COPY_PIECE) {
         uint64_t n = end - offset < CS_COPY_PIECE ? end - offset : CS_COPY_PIECE;
-        /* One to one in each of its terms: a wrong piece is never hidden by the others. */
-        all = (all ^ XXH3_64bits_withSeed(at + offset, n, seed + offset)) * spread;
+        /* One to one in each of its terms: a wrong piece is never hidden by the others. With a secret,
+         * because a seed would cost a secret made of it for each piece. */
+        all = (all ^
+               XXH3_64bits_withSecret(at + offset, n, s->host_random.secret, sizeof s->host_random.secret)) *
+              spread;
     }
     *sum = all;
     if (offset < s->stride)

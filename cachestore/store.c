@@ -249,7 +249,7 @@ static int open_host(struct cs_store *s, const struct cs_config *c)
     int rc = arena_open(&s->host, bytes, s->stride, c->device, false);
     if (rc == CS_OK && !(s->host_sum = calloc(s->host.n_pages, sizeof *s->host_sum)))
         rc = CS_ENOMEM;
-    if (rc == CS_OK && getrandom(&s->host_seed, sizeof s->host_seed, 0) != sizeof s->host_seed)
+    if (rc == CS_OK && getrandom(&s->host_random, sizeof s->host_random, 0) != sizeof s->host_random)
         rc = CS_EIO;
     s->pinned_budget = bytes / PINNED_SHARE;
     return rc;

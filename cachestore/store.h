@@ -63,9 +63,13 @@ struct cs_store {
 
     struct arena arena;
     /* Where the device is not host memory. */
-    const struct cs_device *device;         /* NULL: it is */
-    struct arena host;                      /* blocks of the host tier; none: there is none */
-    uint64_t *host_sum, host_seed;          /* a sum a block that has landed */
+    const struct cs_device *device; /* NULL: it is */
+    struct arena host;              /* blocks of the host tier; none: there is none */
+    uint64_t *host_sum;             /* a sum a block that has landed */
+    struct {
+        uint64_t seed;
+        uint8_t secret[192]; /* as many bytes as XXH3's own */
+    } host_random;
     struct waiting queued;                  /* spans to copy there */
     uint64_t copying_bytes, copying_budget; /* being copied there: their pages on the device stay */
     uint64_t n_copies;                      /* batches with the device, both ways */

@@ -16,11 +16,12 @@ struct discrete {
     void **table; /* of the step */
     size_t n, capacity;
 
-    pthread_t thread;
+    pthread_t threads[DISCRETE_THREADS];
+    unsigned n_threads;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct cs_copies *first, **last; /* queued */
-    bool started, ending;
+    bool ending;
 };
 
 static void *behind(const struct discrete *d, const void *name)
@@ -78,26 +79,13 @@ static void submit(void *ctx, struct cs_copies *const *batches, size_t n)
         *d->last = batches[i];
         d->last = &batches[i]->device_next;
     }
-    pthread_cond_signal(&d->changed);
+    pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
 }
 
 #ifdef __x86_64__
 
-/* 16 KiB at a time, 128 bytes of each of four pages in turns, with stores that leave the destination out of
- * the caches; bytes of the piece after the next are asked for meanwhile. n is a multiple of a page. */
-#define STREAM_LOOP(LINE)                                                                                    \
-    for (size_t at = 0; at < n; at += 4 * 4096) {                                                            \
-        size_t end = n - at < 4 * 4096 ? n : at + 4 * 4096;                                                  \
-        for (size_t in = 0; in < 4096; in += 128)                                                            \
-            for (size_t p = at + in; p < end; p += 4096) {                                                   \
-                __builtin_prefetch(from + p + 8 * 4096, 0, 2);                                               \
-                __builtin_prefetch(from + p + 8 * 4096 + 64, 0, 2);                                          \
-                LINE(to + p, from + p);                                                                      \
-                LINE(to + p + 64, from + p + 64);                                                            \
-            }                                                                                                \
-    }
-
+/* A line of 64 bytes. */
 static void line_sse2(uint8_t *to, const uint8_t *from)
 {
     const __m128i *f = (const void *)from;
@@ -114,14 +102,30 @@ __attribute__((target("avx512f"))) static void line_avx512(uint8_t *to, const ui
     _mm512_stream_si512((void *)to, _mm512_load_si512((const void *)from));
 }
 
+/* 16 KiB at a time, 128 bytes of each of four pages in turns, with stores that leave the destination out of
+ * the caches; bytes of the piece after the next are asked for meanwhile. n is a multiple of a line. */
+#define STREAM(LINE)                                                                                         \
+    const size_t page = 4096, turn = 4 * page, ahead = 2 * turn;                                             \
+    size_t at = 0;                                                                                           \
+    for (; n - at >= turn; at += turn)                                                                       \
+        for (size_t in = at; in < at + page; in += 128)                                                      \
+            for (size_t p = in; p < in + turn; p += page) {                                                  \
+                __builtin_prefetch(from + p + ahead, 0, 2);                                                  \
+                __builtin_prefetch(from + p + ahead + 64, 0, 2);                                             \
+                LINE(to + p, from + p);                                                                      \
+                LINE(to + p + 64, from + p + 64);                                                            \
+            }                                                                                                \
+    for (; at < n; at += 64)                                                                                 \
+    LINE(to + at, from + at)
+
 static void stream_sse2(uint8_t *to, const uint8_t *from, size_t n)
 {
-    STREAM_LOOP(line_sse2);
+    STREAM(line_sse2);
 }
 
 __attribute__((target("avx512f"))) static void stream_avx512(uint8_t *to, const uint8_t *from, size_t n)
 {
-    STREAM_LOOP(line_avx512);
+    STREAM(line_avx512);
 }
 
 /* What is copied to the device is not read here again. Seen by others once copies_end has returned. */
@@ -204,8 +208,10 @@ int discrete_open(struct discrete **out)
     d->last = &d->first;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
-    d->started = pthread_create(&d->thread, NULL, thread_main, d) == 0;
-    return d->started ? ENG_OK : ENG_ENOMEM;
+    while (d->n_threads < DISCRETE_THREADS &&
+           pthread_create(&d->threads[d->n_threads], NULL, thread_main, d) == 0)
+        d->n_threads++;
+    return d->n_threads > 0 ? ENG_OK : ENG_ENOMEM;
 }
 
 void discrete_close(struct discrete *d)
@@ -214,10 +220,10 @@ void discrete_close(struct discrete *d)
         return;
     pthread_mutex_lock(&d->lock);
     d->ending = true;
-    pthread_cond_signal(&d->changed);
+    pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-    if (d->started)
-        pthread_join(d->thread, NULL);
+    for (unsigned i = 0; i < d->n_threads; i++)
+        pthread_join(d->threads[i], NULL);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->lock);
     free((void *)d->table);

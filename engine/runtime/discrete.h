@@ -1,7 +1,7 @@
 /*
  * The discrete CPU backend: a device of host memory that is treated as if it could not be reached. What the
  * store gets are names from a reservation without access rights, the memory lies elsewhere, and bytes come
- * and go only by copies on a thread of its own. It proves that nothing but the kernels touches device memory,
+ * and go only by copies on threads of its own. It proves that nothing but the kernels touches device memory,
  * and how little a real device has to bring.
  *
  * Kernels get the memory behind the names: discrete_begin before a step, discrete_list for each table of it.
@@ -12,6 +12,8 @@
 #define ISOTHERM_ENGINE_RUNTIME_DISCRETE_H
 
 #include "cachestore/cachestore.h"
+
+enum { DISCRETE_THREADS = 2 }; /* one alone is slower than the memory while it takes sums */
 
 struct discrete;
 

@@ -14,7 +14,7 @@ EXPECTED = {
     "disk_restore": [r"turned over: 1\.\d times the budget written", r"medians: ceiling [\d.]+ GB/s \(\d in flight\), restore [\d.]+ GB/s",
                      r"beside prefill: ceiling .*, prefill \d+ tokens/s", r"prefill alone, before and after: \d+, \d+ tokens/s"],
     "disk_publish": [r"first: ceiling [\d.]+ GB/s \(\d in flight\), publish [\d.]+ GB/s", r"again: ceiling .* publish", r"[1-9]\d* syncs"],
-    "host_restore": [r"[1-9]\d* batches of copies", r"medians: memcpy [\d.]+ GB/s, restore [\d.]+ GB/s"],
+    "host_restore": [r"[1-9]\d* batches of copies", r"medians: memcpy [\d.]+ GB/s, by 2 threads [\d.]+; restore [\d.]+ GB/s"],
     "flat": [],
     "disk_author": [r"^20 requests", r"write: admitted 3\.0 MiB", r"amplification \d\.\d{3}; all files", r"above it in 0 of [1-9]\d* samples"],
     "stall": [r"at work, ", r"disk frozen, .*: \d+ pages published", r"thawed, ",
