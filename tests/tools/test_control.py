@@ -4,6 +4,8 @@ and that nothing a client does harms the process.
 
   test_control.py ADMIN HOLDER
 """
+import array
+import fcntl
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -173,8 +176,18 @@ class Looking(Case):
         with subprocess.Popen([ADMIN, self.store, "stats", "--watch", "0.02", "--json"], stdout=subprocess.PIPE, text=True) as process:
             lines = [json.loads(process.stdout.readline()) for _ in range(3)]
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(60), 0)
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0)
         self.assertEqual([line["publishes"] for line in lines], [0, 0, 0])
+        # Stopped while nobody reads.
+        with subprocess.Popen([ADMIN, self.store, "stats", "--watch", "0.001", "--json"], stdout=subprocess.PIPE) as process:
+            there, before, deadline = array.array("i", [0]), -1, time.monotonic() + 60
+            while (there[0] != before or there[0] == 0) and time.monotonic() < deadline:
+                before = there[0]
+                time.sleep(0.1)
+                fcntl.ioctl(process.stdout, termios.FIONREAD, there)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(60), 0)
         self.refused(2, "stats", "--watch", "0", word="--watch")
 
     def test_which_way_can_be_forced(self):

@@ -28,13 +28,13 @@ class Admin(unittest.TestCase):
     def cached(self, server):
         return server.chat(STORY, max_tokens=2)["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    def beside(self, model):
+    def beside(self, model, *flags):
         with tempfile.TemporaryDirectory(prefix="admin-serve-", dir=".") as folder:
             self.folder = os.path.abspath(folder)
 
             def start():
                 return Server(tiny_model(model), "--prefix-cache-restore", "always", "--prefix-cache-disk", self.folder,
-                              "--prefix-cache-disk-size", "64M", "--kv-cache", "32M", "--prefix-cache-memory", "8M")
+                              "--prefix-cache-disk-size", "64M", "--kv-cache", "32M", "--prefix-cache-memory", "8M", *flags)
             with start() as server:
                 self.assertEqual(self.cached(server), 0)
                 warm = self.cached(server)
@@ -59,6 +59,9 @@ class Admin(unittest.TestCase):
 
     def test_beside_a_model_of_checkpoints(self):
         self.beside("gemma3-q8_0")
+
+    def test_beside_a_device_and_a_host_tier(self):
+        self.beside("llama-q8_0", "--cpu-discrete")
 
 
 if __name__ == "__main__":

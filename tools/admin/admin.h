@@ -104,6 +104,8 @@ bool parse_size(const char *text, uint64_t *out);
 /* progress.c */
 /* From here on SIGINT stops what asks stopped(), instead of ending the process. */
 void stop_on_signals(void);
+/* The same, and what waits, such as for somebody to read what is printed, waits no longer. */
+void stop_at_once_on_signals(void);
 bool stopped(void);
 /* Whether a line of progress is due (every_s after the last one, the first one after every_s). */
 bool progress_due(double every_s);

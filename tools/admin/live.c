@@ -3,6 +3,7 @@
  * do.
  */
 #include <inttypes.h>
+#include <stdio_ext.h>
 #include <string.h>
 #include <time.h>
 
@@ -105,17 +106,18 @@ int print_figures(struct cs_inspect *in, bool json)
 
 int watch_figures(struct cs_inspect *in, const struct options *o)
 {
-    stop_on_signals();
+    stop_at_once_on_signals();
     while (!stopped()) {
         int code = print_figures(in, o->json);
-        if (code != EXIT_FINE)
+        if (code != EXIT_FINE && !stopped())
             return code;
         printf("\n");
-        if (fflush(stdout) != 0)
+        if (fflush(stdout) != 0 && !stopped())
             return EXIT_USAGE;
         for (double waited = 0; waited < o->watch_s && !stopped(); waited += WATCH_LOOK_MS / 1e3)
             wait_ms(WATCH_LOOK_MS);
     }
+    __fpurge(stdout); /* what nobody reads must not be waited for now, either */
     return EXIT_FINE; /* that is how it ends */
 }
 

@@ -270,7 +270,7 @@ int main(int argc, char **argv)
         code = c->run(in, &o);
         cs_inspect_close(in);
     }
-    if (fflush(stdout) != 0 || ferror(stdout))
+    if ((fflush(stdout) != 0 || ferror(stdout)) && !(o.watch_s > 0 && stopped()))
         code = code == EXIT_FINE ? EXIT_USAGE : code;
     return code;
 }

@@ -14,13 +14,23 @@ static void on_interrupt(int signal)
     interrupted = 1;
 }
 
-void stop_on_signals(void)
+static void catch_signals(int flags)
 {
     static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++)
         sigaction(stopping[i], &action, NULL);
+}
+
+void stop_on_signals(void)
+{
+    catch_signals(SA_RESTART);
+}
+
+void stop_at_once_on_signals(void)
+{
+    catch_signals(0);
 }
 
 bool stopped(void)
