@@ -4,7 +4,7 @@ sanitizer report, and a server that still answers.
 
   soak.py PATH/TO/isotherm [--seconds N | --minutes N] [--chats 8] [--model FILE] [--seed N]
 
-Meant for sanitizer builds: 60 seconds in the suite, `--minutes 10` as the long one.
+Meant for sanitizer builds: 30 seconds in the suite, `--minutes 10` as the long one.
 """
 import argparse
 import json
@@ -117,7 +117,7 @@ def run_chats(server, options, seconds, seed):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("server")
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--chats", type=int, default=8)
     parser.add_argument("--model", help="default: the tiny one; `real`: the real one")
