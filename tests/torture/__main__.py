@@ -113,8 +113,8 @@ class Run:
     def sweep(self, episode):
         """Each step once, or it is not reached by anything."""
         left = self.tools.steps
-        for _ in range(8):
-            left = [step for step in left if not episode.loop(step)]
+        for attempt in range(8):
+            left = [step for step in left if not episode.loop(step, attempt)]
         if left:
             raise Violation("steps that never came: " + ", ".join(left))
 

@@ -32,6 +32,7 @@ enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4, THREADS_MAX = 3
 #define OPTIONS(X)                                                                                           \
     X(seed, 1)                                                                                               \
     X(purge, 0)     /* not 0: deletes every eighth path offline, for good, instead */                        \
+    X(live, 0)      /* ... not offline, but by way of the process that has the store open */                 \
     X(rebuild, 0)   /* not 0: makes the catalogue again offline, instead */                                  \
     X(ops, 1000000) /* operations before it closes and ends */                                               \
     X(close_ms, 10000)                                                                                       \
@@ -387,26 +388,29 @@ static void work(struct worker *w)
     }
 }
 
-/* ---- offline ----------------------------------------------------------------------------------------- */
+/* ---- inspection -----------------------------------------------------------------------------------------
+ */
 
 static int is_purged(void *ctx, const struct cs_span_info *span)
 {
     const struct options *o = ctx;
     if (span->key.lo % 8 != o->purge % 8)
         return 0;
-    say(W_PURGE, span->record_id[0], span->record_id[1]);
+    if (span->on_disk)
+        say(W_PURGE, span->record_id[0], span->record_id[1]);
     return 1;
 }
 
-static int work_offline(struct options *o)
+static int work_inspecting(struct options *o)
 {
     struct cs_inspect *i = NULL;
     char err[300] = "";
-    int rc = cs_inspect_open(o->dir, &i, err, sizeof err);
+    int rc = o->live ? cs_inspect_connect(o->dir, &i, err, sizeof err)
+                     : cs_inspect_open(o->dir, &i, err, sizeof err);
     if (rc == CS_OK && o->purge) {
         struct cs_evicted evicted;
         rc = cs_inspect_evict(i, is_purged, o, true, &evicted, err, sizeof err);
-        say(W_PURGED, (uint64_t)(int64_t)rc, 0);
+        say(W_PURGED, (uint64_t)(int64_t)rc, rc == CS_OK ? evicted.remaining : 0);
     } else if (rc == CS_OK) {
         struct cs_rebuilt rebuilt;
         rc = cs_inspect_rebuild(i, &rebuilt, err, sizeof err);
@@ -458,7 +462,7 @@ int main(int argc, char **argv)
         all.g.grid = 8;
     }
     if (o.purge || o.rebuild)
-        return work_offline(&o);
+        return work_inspecting(&o);
     if (o.host_bytes > 0)
         all.device = device_open();
     struct worker w[THREADS_MAX];

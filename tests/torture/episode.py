@@ -194,7 +194,7 @@ class Episode:
         self.what.append(" ".join(f"{n}={v}" for n, v in options.items() if n != "dir"))
         return Process(self.tools.child, os.path.join(self.folder, name), options, self.tools.environment)
 
-    def hear(self, process):
+    def hear(self, process, purged=False):
         """Reads the log of a process that has ended. Returns its session."""
         words, hits = read_log(process.log, len(self.tools.steps))
         for step, n in zip(self.tools.steps, hits):
@@ -202,7 +202,7 @@ class Episode:
                 self.tools.typical_hits[step] = (3 * self.tools.typical_hits.get(step, n) + n) / 4
         may_fail = self.full or self.read_only
         shrinks = self.disk_bytes < self.opened_budget
-        session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail)
+        session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail, purged=purged)
         if session.ever_on:
             # On a full file system rows of what is to leave may have to stay for a while.
             self.opened_budget = max(self.opened_budget, self.disk_bytes) if self.full else self.disk_bytes
@@ -261,8 +261,8 @@ class Episode:
             self.history.append(f"{self.loops}: {need}")
             self.count(f"damage: {need}")
 
-    def loop(self, step=None):
-        """Returns whether `step` was where it ended (True without one)."""
+    def loop(self, step=None, attempt=0):
+        """Returns whether `step` was where it ended (True without one). Each attempt waits for it half as often."""
         rng = self.rng
         self.count("loops")
         self.loops += 1
@@ -281,6 +281,8 @@ class Episode:
                 return self.two_processes()
             if rng.random() < 0.06 and self.opened_budget > 0 and not self.full:
                 return self.offline(rng.choice(("purge", "purge", "rebuild")))
+            if rng.random() < 0.06 and self.opened_budget > 0 and not self.full:
+                return self.purge_live()
             kind = rng.random()
             if kind < 0.45:
                 step = self.some_step()
@@ -288,7 +290,7 @@ class Episode:
                 return self.close_cleanly()
             else:
                 return self.kill_at_random()
-        return self.kill_at(step)
+        return self.kill_at(step, attempt)
 
     def some_step(self):
         """Mostly one that is known to come."""
@@ -297,10 +299,10 @@ class Episode:
             if self.tools.typical_hits.get(step, 0) >= 1 or step.split(":")[0] in NEEDS or self.rng.random() < 0.1:
                 return step
 
-    def kill_at(self, step):
+    def kill_at(self, step, attempt):
         need = NEEDS.get(step.split(":")[0])
         self.prepare(need)
-        nth = 1 + self.rng.randrange(max(1, int(self.tools.typical_hits.get(step, 1))))
+        nth = 1 + self.rng.randrange(max(1, int(self.tools.typical_hits.get(step, 1)) >> attempt))
         more = {"ops": self.rng.randrange(20, 120)} if need == "close" else {}
         process = self.spawn(die=step, nth=nth, close_ms=self.rng.choice((0, 10000)), **more)
         try:
@@ -328,9 +330,9 @@ class Episode:
         if self.full and self.rng.random() < 0.3:
             self.filler.leave(self.rng.choice((0, 0, 32 << 10, 200 << 10, MIB, 64 * MIB)))
 
-    def judge(self, process):
+    def judge(self, process, purged=False):
         verdict = process.verdict()
-        session = self.hear(process)
+        session = self.hear(process, purged)
         if verdict == "refused":
             raise Violation(f"the store does not open: code {session.code}: " + "; ".join(session.logs[-3:]))
         if verdict == "done" and not session.done:
@@ -373,16 +375,51 @@ class Episode:
             process.close()
         return True
 
+    def first_process(self, **more):
+        """One that has the store open and works on."""
+        first = self.spawn(reopen=0, ops=1000000, **more)
+        end = time.monotonic() + PATIENCE_MS / 1000
+        while not first.has_said(OPENED) and not first.ended(1):
+            if time.monotonic() > end:
+                first.close()
+                raise Violation("it hangs while it opens")
+        return first
+
+    def purge_live(self):
+        """A second process has paths deleted for good by one that works, and that may be killed at it."""
+        rng = self.rng
+        dies = {"die": self.some_step(), "nth": 1 + rng.randrange(30)} if rng.random() < 0.4 else {}
+        first, second = self.first_process(**dies), None
+        try:
+            second = self.spawn("log-2", purge=1 + rng.randrange(8), live=1)
+            if not dies and rng.random() < 0.5:
+                second.ended(rng.random() * self.tools.verify_ms)
+                first.kill()
+            if not second.ended(PATIENCE_MS):
+                raise Violation("a live purge hangs: " + second.stderr())
+            if rng.random() < 0.5:
+                first.ended(rng.randrange(30))
+            first.kill()
+            self.count("killed beside a live purge" if first.verdict() == "killed" else "closed, for a step did not come")
+            self.judge(first, purged=True)
+            ended = second.verdict()
+            if ended == "refused":  # by who was killed
+                self.hear(second)
+            else:
+                self.judge(second)
+            self.count(f"live purge: {ended}")
+            self.history.append(f"{self.loops}: live purge {ended}")
+        finally:
+            first.close()
+            if second is not None:
+                second.close()
+        return True
+
     def two_processes(self):
         """A second one finds the store busy, or takes it over from the one that is killed."""
         takes_over = self.rng.random() < 0.5
-        first = self.spawn(reopen=0, ops=1000000)
-        second = None
+        first, second = self.first_process(), None
         try:
-            end = time.monotonic() + PATIENCE_MS / 1000
-            while not first.has_said(OPENED) and not first.ended(1):
-                if time.monotonic() > end:
-                    raise Violation("it hangs while it opens")
             second = self.spawn("log-2", wait=int(takes_over), ops=self.rng.randrange(60), keys=1)
             if takes_over:
                 second.ended(self.rng.randrange(1, 30))

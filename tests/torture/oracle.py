@@ -57,7 +57,7 @@ class Session:
         self.opened = self.disk_on = self.verified = self.done = self.rebuilt = False
         self.ever_on = False  # the disk was, at one of its openings
         self.tainted = False  # checksums may fail
-        self.purged = False  # what was to be deleted for good
+        self.n_purged = 0  # so many of what was to be deleted for good are
         self.code = None
         self.logs = []
         self.last_kind = None
@@ -157,15 +157,15 @@ class Oracle:
 
     # ---- one process
 
-    def replay(self, words, identity, may_shrink=False, may_fail=False):
+    def replay(self, words, identity, may_shrink=False, may_fail=False, purged=False):
         """Returns the Session; raises Violation. may_shrink: budgets are smaller than at the last open. may_fail: the
-        disk cannot be had, or is full."""
+        disk cannot be had, or is full. purged: another process told this one to delete what it was about to write."""
         s = Session()
         loaded, trusted_before, opening = set(), set(), False
-        n_durable, published, room_lost, deleted = 0, set(), False, []
+        n_durable, published, room_lost, deleted = 0, set(), purged, []
         present, n_loaded, n_dropped = set(), 0, 0  # durable records that the process has; of rows at its opening
         hits, hit_states, wanted, had, misses = set(), set(), 0, 0, []
-        flushed, purging = False, set()
+        flushed, purging = False, {}  # ids, in order
         for kind, w in entries(words):
             last, s.last_kind = s.last_kind, kind
             if kind == LOOKUP:
@@ -204,15 +204,16 @@ class Oracle:
                     if opening and kind == DELETE and record in loaded:
                         n_dropped += 1
                     if purging:
-                        purging.add((w[0], w[1]))
+                        purging[w[0], w[1]] = True
             elif kind == PATH:
                 keys = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
                 published.update(keys)
                 self.ever_published.update(keys)
             elif kind == PURGE:
-                purging.add((w[0], w[1]))
-            elif kind == PURGED:
-                s.purged = w[0] == 0
+                purging.pop((w[0], w[1]), None)  # it is the last one then
+                purging[w[0], w[1]] = True
+            elif kind == PURGED and w[0] == 0:
+                s.n_purged = len(purging) - w[1]
             elif kind == KEYS and s.disk_on:  # without the disk the store has another secret
                 self.paths[(identity, w[0])] = [(identity, w[2 + 2 * i], w[3 + 2 * i]) for i in range(w[1])]
             elif kind == LOADED:
@@ -222,7 +223,7 @@ class Oracle:
                 trusted_before |= self.trusted(identity)
             elif kind == OPENING:
                 opening, loaded, trusted_before = True, set(), self.trusted(identity)
-                n_durable, published, room_lost, deleted = 0, set(), False, []
+                n_durable, published, room_lost, deleted = 0, set(), purged, []
                 s.opened = s.disk_on = s.rebuilt = False
                 n_dropped = 0
             elif kind == OPENED:
@@ -267,20 +268,24 @@ class Oracle:
             elif kind == FAILED:
                 raise Violation(text_of(w))
         if purging:
-            self.judge_purge(purging, s.purged)
+            self.judge_purge(list(purging), s.n_purged)
         if self.catalog_touched and not s.rebuilt:  # what has no row any more may be overwritten from here on
             self.before = set()
             self.rolled_back = True
         self.catalog_touched = False
         return s
 
-    def judge_purge(self, ids, is_done):
+    def judge_purge(self, ids, n_done):
         """What was not done to the end is in doubt, and so is all below: it may go without a word."""
+        done = set(ids[:max(0, n_done)])
         records = [self.records[i] for i in ids if i in self.records]
         pages = {key for record in records if record.kind == SPAN for key in record.keys}
         below = [r for r in self.records.values() if r.trusted and self.is_below(r, pages)]
-        for record in records:
-            if is_done:
+        for i in ids:
+            record = self.records.get(i)
+            if record is None:
+                continue
+            if i in done:
                 self.forget(record)
                 continue
             record.damaged = True  # headers go first
@@ -290,8 +295,7 @@ class Oracle:
             if record.trusted:
                 self.doubt(record)
         self.before.difference_update(records, below)
-        if is_done:
-            self.purged |= ids
+        self.purged |= done
 
     def is_below(self, record, pages):
         """A page before it is one of these, or is not there."""

@@ -42,7 +42,7 @@ enum witness_kind {
     W_FULL_ARENA, /* a sequence found no room */
     W_KEYS,       /* path, n keys, keys of all its pages, published or not */
     W_PURGE,      /* nonce, sequence: it, and what lies below it, is about to be deleted for good */
-    W_PURGED,     /* code: it has been */
+    W_PURGED,     /* code, n: it has been, but for the last n at most */
 };
 
 /* Maps the log; empties it. die: name of a step, NULL: none; at its nth time. False: it cannot be done. */
