@@ -394,14 +394,13 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
     /* The tier's own table counts too. It shrinks a little after its records are deleted, so what that will
      * free is taken off here, or impatience would forget too much. */
     uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
-    uint64_t tier_per_span = ix->n_disk_spans ? tier / ix->n_disk_spans : 0;
     while (index_memory(ix) + tier + tier_memory_to_come(s) + bytes > ix->budget ||
            ix->n_spans >= ix->heap_capacity) {
         struct span *victim = index_first_locked(ix);
         if (!victim)
             return false;
         if (victim->disk == SPAN_DISK_DURABLE)
-            tier -= tier_per_span < tier ? tier_per_span : tier;
+            tier -= tier < TIER_DISK_RECORD_FREES ? tier : TIER_DISK_RECORD_FREES;
         forget(s, victim);
     }
     return true;
