@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -36,9 +37,9 @@ enum {
 };
 
 struct work {
-    double ms[MAX_ROUNDS * MAX_RESTORES];
+    double ms[MAX_ROUNDS * MAX_RESTORES], cpu_ms[MAX_ROUNDS * MAX_RESTORES];
     size_t n;
-    uint64_t sqes, submissions, calls, rows, copies, spans;
+    uint64_t sqes, submissions, calls, rows, copies, spans, syncs;
 };
 
 struct variant {
@@ -57,8 +58,11 @@ struct settings {
 };
 
 static uint32_t *ids;
-static double ceiling_ms[2 * MAX_ROUNDS];
-static size_t n_ceilings;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool settled; /* lock */
+static double ceiling_ms[MAX_ROUNDS], ceiling_write_ms[MAX_ROUNDS];
+static size_t n_ceilings, n_write_ceilings;
 
 static void die(const char *what)
 {
@@ -116,19 +120,34 @@ static void count(struct cs_store *s, struct work *w, struct cs_stats *b, uint64
         w->rows = a.catalog_rows - b->catalog_rows;
         w->copies = a.copies - b->copies;
         w->spans = a.publish_spans - b->publish_spans;
+        w->syncs = a.syncs - b->syncs;
     }
     *b = a;
     *calls = now;
 }
 
+static void on_settled(void *ctx)
+{
+    (void)ctx;
+    pthread_mutex_lock(&lock);
+    settled = true;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+}
+
 static struct cs_sequence *open_settled(struct cs_store *s, size_t n)
 {
     struct cs_sequence *q;
-    struct cs_reuse r;
     if (cs_sequence_open(s, NULL, ids, n, &q) != CS_OK)
         die("open");
-    while (!cs_sequence_poll(q, &r))
-        usleep(50);
+    cs_sequence_notify(q, on_settled, NULL);
+    pthread_mutex_lock(&lock);
+    while (!settled)
+        pthread_cond_wait(&changed, &lock);
+    settled = false;
+    pthread_mutex_unlock(&lock);
+    if (cs_sequence_poll(q, NULL) != 1)
+        die("not settled");
     return q;
 }
 
@@ -184,8 +203,9 @@ static void restore(const struct settings *set, struct variant *v)
     struct cs_stats before;
     uint64_t calls;
     count(s, NULL, &before, &calls);
-    double start = wall_s();
+    double start = wall_s(), cpu = cpu_s();
     struct cs_sequence *q = open_settled(s, set->n_tokens + 1);
+    v->restore.cpu_ms[v->restore.n] = (cpu_s() - cpu) * 1e3;
     v->restore.ms[v->restore.n++] = (wall_s() - start) * 1e3;
     count(s, &v->restore, &before, &calls);
     if (cs_sequence_n_pages(q) != set->n_pages)
@@ -200,44 +220,66 @@ static void restore(const struct settings *set, struct variant *v)
 /* As many bytes as a restore reads, from a volume that has no holes, as fast as O_DIRECT gives them. */
 static void measure_ceiling(const struct settings *set, const struct variant *v)
 {
-    double least = 0;
+    const size_t huge = (size_t)2 << 20;
+    uint64_t bytes = (uint64_t)set->mib << 20;
+    double read = 0, write = 0;
+    char path[4096 + 16];
+    uint8_t *memory = aligned_alloc(huge, bytes);
+    if (!memory)
+        die("out of memory");
+    (void)madvise(memory, bytes, MADV_HUGEPAGE); /* as the arena */
+    memset(memory, 1, bytes);
     for (unsigned depth = 2; depth <= 8; depth *= 2) {
-        double s = ceiling_disk_read_s(v->dir, (uint64_t)set->mib << 20, depth, NULL, 0);
-        if (s > 0 && (least == 0 || s < least))
-            least = s;
+        double s = ceiling_disk_read_s(v->dir, bytes, depth, memory, bytes);
+        if (s > 0 && (read == 0 || s < read))
+            read = s;
     }
-    if (least > 0)
-        ceiling_ms[n_ceilings++] = least * 1e3;
+    /* As a publish writes: into a new file whose room has been allocated, with the syncs that it takes. */
+    for (unsigned depth = 2; depth <= 8; depth *= 2) {
+        snprintf(path, sizeof path, "%s/ceiling", v->dir);
+        double s = ceiling_disk_write_s(path, bytes, depth, memory, bytes, (unsigned)v->durable.syncs);
+        unlink(path);
+        if (s > 0 && (write == 0 || s < write))
+            write = s;
+    }
+    free(memory);
+    if (read > 0)
+        ceiling_ms[n_ceilings++] = read * 1e3;
+    if (write > 0)
+        ceiling_write_ms[n_write_ceilings++] = write * 1e3;
 }
 
 static void report(const struct settings *set, struct variant *variants, size_t n)
 {
-    double ceiling = n_ceilings ? median(ceiling_ms, n_ceilings) : 0, first_durable = 0, first_restore = 0;
-    printf("%u MiB in pages of %d KiB, medians of %u rounds, %u restores in each; O_DIRECT reads of the same "
-           "bytes "
-           "from the volume: %.1f ms\n",
-           set->mib, PAGE_BYTES >> 10, set->rounds, set->restores, ceiling);
-    printf("%-16s %9s %9s %8s %6s | %6s %6s %5s %6s %6s %6s | %8s %8s %9s | %5s %6s %5s %6s\n", "", "publish",
-           "durable", "of first", "spans", "SQEs", "submit", "calls", "rows", "copies", "", "restore",
-           "of first", "of ceil.", "SQEs", "submit", "calls", "copies");
+    double ceiling = n_ceilings ? median(ceiling_ms, n_ceilings) : 0,
+           write = n_write_ceilings ? median(ceiling_write_ms, n_write_ceilings) : 0, first_durable = 0,
+           first_restore = 0;
+    printf("%u MiB in pages of %d KiB, medians of %u rounds, %u restores in each; the same bytes by O_DIRECT "
+           "alone: "
+           "written and synced %.1f ms, read %.1f ms\n",
+           set->mib, PAGE_BYTES >> 10, set->rounds, set->restores, write, ceiling);
+    printf("%-16s %9s %9s %8s %8s %5s | %5s %6s %5s %5s %5s %6s | %8s %8s %8s %8s | %5s %6s %5s %6s\n", "",
+           "publish", "durable", "of first", "of ceil.", "spans", "SQEs", "submit", "calls", "syncs", "rows",
+           "copies", "restore", "of first", "of ceil.", "CPU", "SQEs", "submit", "calls", "copies");
     for (size_t k = 0; k < n; k++) {
         struct variant *v = &variants[k];
-        double publish_ms = median(v->publish_ms, set->rounds), durable = median(v->durable.ms, v->durable.n),
-               restore_ms = median(v->restore.ms, v->restore.n);
+        const struct work *d = &v->durable, *r = &v->restore;
+        double publish_ms = median(v->publish_ms, set->rounds), durable = median(v->durable.ms, d->n),
+               restore_ms = median(v->restore.ms, r->n);
         if (k == 0) {
             first_durable = durable;
             first_restore = restore_ms;
         }
-        printf("%-16s %6.2f ms %6.1f ms %7.1f%% %6llu | %6llu %6llu %5llu %6llu %6llu %6s | %5.1f ms %7.1f%% "
-               "%8.0f%% | "
-               "%5llu %6llu %5llu %6llu\n",
-               v->name, publish_ms, durable, 100 * durable / first_durable,
-               (unsigned long long)v->durable.spans, (unsigned long long)v->durable.sqes,
-               (unsigned long long)v->durable.submissions, (unsigned long long)v->durable.calls,
-               (unsigned long long)v->durable.rows, (unsigned long long)v->durable.copies, "", restore_ms,
-               100 * restore_ms / first_restore, 100 * ceiling / restore_ms,
-               (unsigned long long)v->restore.sqes, (unsigned long long)v->restore.submissions,
-               (unsigned long long)v->restore.calls, (unsigned long long)v->restore.copies);
+        printf("%-16s %6.2f ms %6.1f ms %7.1f%% %7.0f%% %5llu | %5llu %6llu %5llu %5llu %5llu %6llu | %5.1f "
+               "ms %7.1f%% "
+               "%7.0f%% %5.1f ms | %5llu %6llu %5llu %6llu\n",
+               v->name, publish_ms, durable, 100 * durable / first_durable, 100 * write / durable,
+               (unsigned long long)d->spans, (unsigned long long)d->sqes, (unsigned long long)d->submissions,
+               (unsigned long long)d->calls, (unsigned long long)d->syncs, (unsigned long long)d->rows,
+               (unsigned long long)d->copies, restore_ms, 100 * restore_ms / first_restore,
+               100 * ceiling / restore_ms, median(v->restore.cpu_ms, r->n), (unsigned long long)r->sqes,
+               (unsigned long long)r->submissions, (unsigned long long)r->calls,
+               (unsigned long long)r->copies);
     }
 }
 

@@ -21,6 +21,8 @@
 #define MIN_INDEX_BYTES             (16ull << 20)
 #define INDEX_SHARE                 64 /* of the arena's and the disk's bytes, where nothing is said */
 #define DEFAULT_SPAN_BYTES          (4ull << 20)
+#define FLUSH_BYTES_LEAST           (8ull << 20)
+#define FLUSH_BYTES_MOST            (64ull << 20)
 #define PINNED_SHARE                8 /* of the arena, for pages being written */
 #define HOST_LEAST_SPANS            16
 #define DEFAULT_CHECKPOINTS_A_PATH  8
@@ -262,6 +264,13 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         return CS_ENOMEM;
     struct cs_config config = *c;
     config.span_bytes = c->span_bytes ? c->span_bytes : DEFAULT_SPAN_BYTES;
+    /* The tier gets no more at a time than may be pinned: while one half is synced, the other is written. */
+    if (config.flush_bytes == 0) {
+        uint64_t half = s->pinned_budget / 2;
+        config.flush_bytes = half < FLUSH_BYTES_LEAST  ? FLUSH_BYTES_LEAST
+                             : half > FLUSH_BYTES_MOST ? FLUSH_BYTES_MOST
+                                                       : half;
+    }
     const struct tier_disk_events events = {.on_span = loader_on_span,
                                             .on_notes = loader_on_notes,
                                             .on_restart = loader_on_restart,

@@ -28,10 +28,10 @@ def flat(out):
     rows = {}
     for line in out.splitlines()[2:]:
         parts = line.split("|")
-        left = re.match(r"(.*?)\s+[\d.]+ ms\s+[\d.]+ ms\s+[\d.]+%\s+(\d+)", parts[0])
+        left = re.match(r"(.*?)\s+[\d.]+ ms\s+[\d.]+ ms\s+[\d.]+%\s+\d+%\s+(\d+)", parts[0])
         wrote, read = parts[1].split(), parts[3].split()
-        rows[left.group(1)] = {"spans": int(left.group(2)), "SQEs": int(wrote[0]), "rows": int(wrote[3]),
-                               "copies": int(wrote[4]), "read SQEs": int(read[0]), "read copies": int(read[3])}
+        rows[left.group(1)] = {"spans": int(left.group(2)), "SQEs": int(wrote[0]), "rows": int(wrote[4]),
+                               "copies": int(wrote[5]), "read SQEs": int(read[0]), "read copies": int(read[3])}
     one = rows["1 message"]
     assert one["rows"] == one["spans"] and one["copies"] == 0 and one["read copies"] == 0, rows
     for name in ("64 messages", "512 messages", "4,096 messages"):
