@@ -157,19 +157,20 @@ static int record(struct cs_store *s, struct cs_key key, uint32_t from, struct w
     return rc;
 }
 
-/* A byte each: 0 it is gone, 1 it is in use just now. */
 static int evict(struct cs_store *s, const struct cs_key *keys, uint32_t n, struct wire_writer *w)
 {
     for (uint32_t i = 0; i < n; i++) {
         pthread_mutex_lock(&s->lock);
         struct span *sp = find_locked(s, keys[i]);
-        bool gone = !sp || room_purge_locked(s, sp);
-        if (!gone) {
+        uint8_t result = CONTROL_EVICT_NOT_THERE;
+        if (sp)
+            result = room_purge_locked(s, sp) ? CONTROL_EVICT_DONE : CONTROL_EVICT_BUSY;
+        if (result == CONTROL_EVICT_BUSY) {
             (void)writeback_end_grace_locked(s, UINT64_MAX);
             s->tier->kick(s->disk); /* a write ends the sooner */
         }
         pthread_mutex_unlock(&s->lock);
-        wire_u8(w, !gone);
+        wire_u8(w, result);
     }
     return CS_OK;
 }

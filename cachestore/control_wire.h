@@ -43,6 +43,9 @@ enum control_command {
     CONTROL_COMMANDS
 };
 
+/* Of each key of an EVICT. */
+enum { CONTROL_EVICT_DONE, CONTROL_EVICT_BUSY, CONTROL_EVICT_NOT_THERE };
+
 struct control_header {
     uint16_t command;
     int32_t status;

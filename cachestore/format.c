@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cachestore/cachestore.h"
@@ -18,14 +19,23 @@
 #include "cachestore/store_file.h"
 #include "cachestore/volumes.h"
 
-static bool is_of_a_store(const char *name)
+static bool has_type(int dir_fd, const char *name, mode_t type)
 {
-    static const char *const names[] = {
-        ".", "..", "STORE", "STORE.new", "catalog", "lost+found", CONTROL_SOCKET_NAME, CS_SCRATCH_FOLDER};
+    struct stat st;
+    return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (st.st_mode & S_IFMT) == type;
+}
+
+static bool is_of_a_store(int dir_fd, const char *name)
+{
+    static const char *const names[] = {".", "..", "STORE", "STORE.new", "catalog", "lost+found"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0)
             return true;
     }
+    if (strcmp(name, CONTROL_SOCKET_NAME) == 0)
+        return has_type(dir_fd, name, S_IFSOCK);
+    if (strcmp(name, CS_SCRATCH_FOLDER) == 0)
+        return has_type(dir_fd, name, S_IFDIR);
     return strncmp(name, "volume.", 7) == 0 && strlen(name) == 10 && isdigit((unsigned char)name[7]) &&
            isdigit((unsigned char)name[8]) && isdigit((unsigned char)name[9]);
 }
@@ -44,7 +54,7 @@ static int directory_check(int dir_fd, char *err, size_t err_len)
     int rc = CS_OK;
     const struct dirent *e;
     while (rc == CS_OK && (e = readdir(d)) != NULL) {
-        if (is_of_a_store(e->d_name))
+        if (is_of_a_store(dir_fd, e->d_name))
             continue;
         snprintf(err, err_len, "'%s' in the directory is no part of a store; nothing was removed", e->d_name);
         rc = CS_EFORMAT;

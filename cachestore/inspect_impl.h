@@ -65,8 +65,8 @@ void inspect_measure(struct cs_inspect *in);
 /* inspect_live.c */
 /* The spans of a store in use become entries, if that has not been done. CS_OK at once for another. */
 int inspect_live_list(struct cs_inspect *in);
-/* ... anew, by other record ids where there are no records. */
-int inspect_live_list_again(struct cs_inspect *in);
+/* ... anew, by other record ids where there are no records, and the volumes as they are now. */
+int inspect_live_look_again(struct cs_inspect *in);
 /* Token ids of one of them, *ids is the caller's to free, and (notes not NULL) its notes into *record. CS_OK,
  * CS_ENOTFOUND (it is gone), CS_EIO, CS_ENOMEM. */
 int inspect_live_record(struct cs_inspect *in, const struct entry *e, uint32_t **ids, size_t *n_ids,
@@ -74,7 +74,7 @@ int inspect_live_record(struct cs_inspect *in, const struct entry *e, uint32_t *
 /* Whether the record that the entry is of is still the one that is served. */
 bool inspect_live_is_there(struct cs_inspect *in, const struct entry *e);
 /* Asks for a change. What the process says, or CS_EIO. */
-int inspect_live_evict(struct cs_inspect *in, struct cs_key *keys, uint32_t *n); /* leaves those in use */
+int inspect_live_evict(struct cs_inspect *in, const struct cs_key *keys, uint32_t n, uint8_t *result);
 int inspect_live_erase(struct cs_inspect *in, const struct entry *e, uint32_t header_bytes);
 int inspect_live_raise_epoch(struct cs_inspect *in);
 int inspect_live_pin(struct cs_inspect *in, const struct entry *e, bool pinned);

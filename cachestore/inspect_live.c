@@ -292,7 +292,7 @@ static int list_all(struct cs_inspect *in)
     return rc;
 }
 
-int inspect_live_list_again(struct cs_inspect *in)
+static int list_anew(struct cs_inspect *in)
 {
     in->n = 0;
     in->first_root = NONE;
@@ -311,7 +311,14 @@ int inspect_live_list_again(struct cs_inspect *in)
 
 int inspect_live_list(struct cs_inspect *in)
 {
-    return in->live == NULL || in->live->listed ? CS_OK : inspect_live_list_again(in);
+    return in->live == NULL || in->live->listed ? CS_OK : list_anew(in);
+}
+
+int inspect_live_look_again(struct cs_inspect *in)
+{
+    volumes_close(&in->volumes);
+    int rc = volumes_open(&in->volumes, in->dir_fd, in->store.chunk_bytes, in->store.chunk_bytes, true);
+    return rc < 0 ? CS_EIO : list_anew(in);
 }
 
 uint64_t inspect_live_disk_budget(const struct cs_inspect *in)
@@ -387,21 +394,16 @@ bool inspect_live_is_there(struct cs_inspect *in, const struct entry *e)
 
 /* ---- changes ----------------------------------------------------------------------------------------- */
 
-int inspect_live_evict(struct cs_inspect *in, struct cs_key *keys, uint32_t *n)
+int inspect_live_evict(struct cs_inspect *in, const struct cs_key *keys, uint32_t n, uint8_t *result)
 {
     struct wire_reader reply;
     struct control_request *q = &in->live->request;
-    uint32_t left = 0;
-    q->n_keys = *n;
-    memcpy(q->keys, keys, *n * sizeof *keys);
+    q->n_keys = n;
+    memcpy(q->keys, keys, n * sizeof *keys);
     int rc = ask_for(in, CONTROL_EVICT, &reply);
-    for (uint32_t i = 0; i < *n && rc == CS_OK; i++)
-        if (read_u8(&reply) != 0)
-            keys[left++] = keys[i];
-    if (rc == CS_OK && !read_ended(&reply))
-        rc = CS_EIO;
-    *n = left;
-    return rc;
+    for (uint32_t i = 0; i < n && rc == CS_OK; i++)
+        result[i] = read_u8(&reply);
+    return rc == CS_OK && !read_ended(&reply) ? CS_EIO : rc;
 }
 
 int inspect_live_erase(struct cs_inspect *in, const struct entry *e, uint32_t header_bytes)

@@ -4,9 +4,10 @@
  *
  * Deletion, in this order: the purge epoch rises; what is chosen goes from every tier, children first;
  * headers that no row names, of records that left earlier or are of another model, are zeroed; and all of
- * that is waited for. Then the listing is read again: what came meanwhile goes as well. A request that
- * computes on top of what was deleted brings it back when it publishes, for it has it in its hands; what is
- * left then is counted.
+ * that is waited for. What the store has let go of by itself meanwhile has left its header and is treated
+ * like those. Then listing and headers are read again: what came since goes as well. A request that computes
+ * on top of what was deleted brings it back when it publishes, for it has it in its hands; what is left then
+ * is counted.
  *
  * Threads: an inspection belongs to one thread at a time.
  */
@@ -31,16 +32,39 @@ struct deletion {
     struct cs_evicted *out;
 };
 
-/* Deletes up to CONTROL_KEYS_MAX of them, those that are being read or written as soon as they are not. */
-static int delete_some(struct cs_inspect *in, struct cs_key *keys, uint32_t n)
+/* The header of a record that has left, zeroed unless somebody has its chunk. */
+static int erase(struct cs_inspect *in, const struct entry *e, uint32_t header_bytes)
 {
+    int rc = inspect_live_erase(in, e, header_bytes);
+    return rc == CS_EBUSY ? CS_OK : rc; /* written since; the next round has it */
+}
+
+/* Deletes up to CONTROL_KEYS_MAX of them, those that are being read or written as soon as they are not. */
+static int delete_some(struct cs_inspect *in, const struct entry *const *e, uint32_t n)
+{
+    struct cs_key keys[CONTROL_KEYS_MAX];
+    const struct entry *left[CONTROL_KEYS_MAX];
+    uint8_t result[CONTROL_KEYS_MAX];
+    uint32_t most =
+        in->store.chunk_bytes < FMT_RECORD_HEADER_MAX ? in->store.chunk_bytes : FMT_RECORD_HEADER_MAX;
     int rc = CS_OK;
-    for (unsigned i = 0; n > 0 && rc == CS_OK; i++) {
-        if (i > RETRIES)
+    for (unsigned round = 0; n > 0 && rc == CS_OK; round++) {
+        uint32_t n_left = 0;
+        if (round > RETRIES)
             return CS_EBUSY;
-        if (i > 0)
+        if (round > 0)
             poll(NULL, 0, RETRY_MS);
-        rc = inspect_live_evict(in, keys, &n);
+        for (uint32_t i = 0; i < n; i++)
+            keys[i] = e[i]->info.key;
+        rc = inspect_live_evict(in, keys, n, result);
+        for (uint32_t i = 0; i < n && rc == CS_OK; i++) {
+            if (result[i] == CONTROL_EVICT_BUSY)
+                left[n_left++] = e[i];
+            else if (result[i] == CONTROL_EVICT_NOT_THERE && e[i]->info.on_disk)
+                rc = erase(in, e[i], most);
+        }
+        n = n_left;
+        e = left;
     }
     return rc;
 }
@@ -58,7 +82,7 @@ static void count(struct cs_evicted *out, const struct entry *e)
 static int delete_chosen(struct deletion *d)
 {
     struct cs_inspect *in = d->in;
-    struct cs_key keys[CONTROL_KEYS_MAX];
+    const struct entry *some[CONTROL_KEYS_MAX];
     uint32_t n = 0;
     int rc = CS_OK;
     for (uint32_t i = in->n; i > 0 && rc == CS_OK; i--) {
@@ -67,22 +91,17 @@ static int delete_chosen(struct deletion *d)
             continue;
         count(d->out, e);
         if (!e->leftover)
-            keys[n++] = e->info.key;
+            some[n++] = e;
         if (n == CONTROL_KEYS_MAX) {
-            rc = delete_some(in, keys, n);
+            rc = delete_some(in, some, n);
             n = 0;
         }
     }
     if (rc == CS_OK && n > 0)
-        rc = delete_some(in, keys, n);
-    for (uint32_t i = 0; i < in->n && rc == CS_OK; i++) {
-        const struct entry *e = &in->entries[i];
-        if (!d->goes[i] || !e->leftover)
-            continue;
-        rc = inspect_live_erase(in, e, e->header_bytes);
-        if (rc == CS_EBUSY) /* written since; the next round has it */
-            rc = CS_OK;
-    }
+        rc = delete_some(in, some, n);
+    for (uint32_t i = 0; i < in->n && rc == CS_OK; i++)
+        if (d->goes[i] && in->entries[i].leftover)
+            rc = erase(in, &in->entries[i], in->entries[i].header_bytes);
     return rc;
 }
 
@@ -104,10 +123,20 @@ static int choose(struct deletion *d)
     return CS_OK;
 }
 
+/* What is there, and which of it goes. */
+static int look(struct deletion *d)
+{
+    int rc = d->raised ? inspect_live_look_again(d->in) : inspect_live_list(d->in);
+    if (rc == CS_OK)
+        rc = inspect_leftovers_load(d->in);
+    return rc == CS_OK ? choose(d) : rc;
+}
+
 static int one_round(struct deletion *d)
 {
     int rc = d->raised ? CS_OK : inspect_live_raise_epoch(d->in);
     d->raised = true;
+    d->in->volumes.scanned = NULL; /* from here on it goes through */
     if (rc == CS_OK)
         rc = delete_chosen(d);
     int settled = inspect_live_settle(d->in);
@@ -118,17 +147,11 @@ int inspect_live_delete(struct cs_inspect *in, int (*wanted)(void *ctx, const st
                         void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len)
 {
     struct deletion d = {.in = in, .wanted = wanted, .ctx = ctx, .below = below, .out = out};
-    int rc = inspect_live_list(in);
-    if (rc == CS_OK)
-        rc = inspect_leftovers_load(in);
-    if (rc == CS_OK)
-        rc = choose(&d);
+    int rc = look(&d);
     for (unsigned i = 0; i < ROUNDS && d.n > 0 && rc == CS_OK; i++) {
         rc = one_round(&d);
         if (rc == CS_OK)
-            rc = inspect_live_list_again(in);
-        if (rc == CS_OK)
-            rc = choose(&d);
+            rc = look(&d);
     }
     if (rc == CS_OK)
         out->remaining = d.n;

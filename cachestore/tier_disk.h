@@ -176,9 +176,10 @@ struct tier_place {
 int tier_disk_locate(struct tier_disk *t, struct record_id id, struct tier_place *out);
 /* tier_disk_delete for good: its header is zeroed, too, and that is synced, before its chunks are free. */
 void tier_disk_purge(struct tier_disk *t, struct record_id id);
-/* The same for a record of another fingerprint, or for the header of one that is gone, at the beginning of a
- * chunk that is free; nothing happens where it is not. CS_OK: it is under way; CS_EBUSY: it is a record of
- * this store's, who deletes it by tier_disk_purge; CS_EINVAL (header_bytes), CS_ENOMEM. */
+/* The same for a record of another fingerprint, for one that is being deleted, or for the header of one that
+ * is gone, at the beginning of a chunk that is free; nothing happens where it is not. CS_OK: it is under way;
+ * CS_EBUSY: it is a record of this store's, who deletes it by tier_disk_purge; CS_EINVAL (header_bytes),
+ * CS_ENOMEM. */
 int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_place *place,
                     uint32_t header_bytes);
 /* Writes that a record is pinned, or no more. CS_OK: it is under way; CS_ENOTFOUND, CS_ENOMEM. */

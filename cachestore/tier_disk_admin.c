@@ -61,7 +61,7 @@ int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_
 {
     pthread_mutex_lock(&t->lock);
     const struct disk_record *rec = tier_record_find(t, id);
-    bool ours = rec != NULL && !rec->foreign;
+    bool ours = rec != NULL && !rec->foreign && !atomic_load(&rec->deleted);
     pthread_mutex_unlock(&t->lock);
     if (ours)
         return CS_EBUSY;

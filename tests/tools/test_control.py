@@ -437,6 +437,7 @@ class Clients(Case):
         self.assertIn("no control socket", holder.close())
         with open(self.socket, encoding="ascii") as file:
             self.assertEqual(file.read(), "dear")
+        self.refused(2, "format", "--force", word="'control'")
         os.remove(self.socket)
         holder = self.hold("0", "no-control")
         self.assertFalse(os.path.exists(self.socket))
@@ -482,6 +483,7 @@ class Clients(Case):
         self.assertEqual(self.places(), [])
         holder.close()
         self.assertEqual(self.ask("verify")["n_damaged"], 0)
+        self.assertEqual(self.ask("rebuild")["records"], 0)  # no header is left, of nothing that ever was there
 
 
 if __name__ == "__main__":
