@@ -25,21 +25,44 @@ static bool before(const struct span *a, const struct span *b)
     return evict_oldest_before(&fa, &fb);
 }
 
-static struct span *meld(enum rank_tier t, enum level l, struct span *a, struct span *b)
+static void push_child(enum rank_tier t, enum level l, struct span *a, struct span *b)
 {
-    if (!a || !b)
-        return a ? a : b;
-    if (before(b, a)) {
-        struct span *s = a;
-        a = b;
-        b = s;
-    }
     b->rank[t].previous = a;
     b->rank[t].next = a->rank[t].child[l];
     if (b->rank[t].next)
         b->rank[t].next->rank[t].previous = b;
     a->rank[t].child[l] = b;
-    return a;
+}
+
+/* b goes below a, joined with those children that are as large. */
+static void add_child(enum rank_tier t, enum level l, struct span *a, struct span *b)
+{
+    struct rank *k = &a->rank[t];
+    struct span *first;
+    while ((first = k->child[l]) && first->rank[t].order[l] == b->rank[t].order[l]) {
+        k->child[l] = first->rank[t].next;
+        if (k->child[l])
+            k->child[l]->rank[t].previous = a;
+        bool swap = before(first, b);
+        struct span *winner = swap ? first : b;
+        push_child(t, l, winner, swap ? b : first);
+        winner->rank[t].order[l]++;
+        b = winner;
+    }
+    push_child(t, l, a, b);
+    if (k->order[l] == b->rank[t].order[l])
+        k->order[l]++;
+    else if (k->order[l] < b->rank[t].order[l])
+        k->order[l] = b->rank[t].order[l];
+}
+
+static struct span *meld(enum rank_tier t, enum level l, struct span *a, struct span *b)
+{
+    if (!a || !b)
+        return a ? a : b;
+    bool swap = before(b, a);
+    add_child(t, l, swap ? b : a, swap ? a : b);
+    return swap ? b : a;
 }
 
 /* Makes one heap of a list of siblings: pairs from the left, then one after another from the right. */
@@ -71,6 +94,7 @@ static void heap_cut(enum rank_tier t, enum level l, struct span **root, struct 
     struct rank *k = &sp->rank[t];
     struct span *below = meld_siblings(t, l, k->child[l]);
     k->child[l] = NULL;
+    k->order[l] = 0;
     if (*root == sp) {
         *root = below;
         return;
@@ -122,8 +146,7 @@ static void rank_put(struct index *ix, enum rank_tier t, struct span *sp, unsign
         return;
     }
     rank_remove(ix, t, sp);
-    *k = (struct rank){
-        .value = (float)value, .class = (uint8_t) class, .group = (uint8_t)group, .ranked = true};
+    *k = (struct rank){.value = (float)value, .class = (uint8_t) class, .group = group & 3, .ranked = true};
     struct rank_heads *mine = sp->account->heads[t], *all = ix->ranks[t];
     struct span **root = &mine->root[group][class], **roots = &all->root[group][class];
     if (*root && !before(sp, *root)) {

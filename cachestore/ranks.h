@@ -31,7 +31,9 @@
  * anybody's. A class of an account is a pairing heap threaded through the spans (Fredman, Sedgewick, Sleator
  * and Tarjan 1986), so that nothing is allocated; the roots of all accounts form another such heap, of which
  * the oldest is the oldest of the class. A root has no siblings in its own heap, so one pair of links serves
- * both.
+ * both. Children of about one size are joined as they come, as in a binomial heap: in a plain pairing heap
+ * all who come in the order of their ages become children of the first, and the first victim among 500,000
+ * would pay for them all at once.
  *
  * Threads: everything is called with the store's lock held.
  */
@@ -63,8 +65,9 @@ struct rank {
     struct span *next,
         *previous; /* siblings in the one that it is below; previous of a first child: parent */
     float value;   /* w * time / blocks */
-    uint8_t class, group;
-    bool ranked;
+    uint8_t class;
+    uint8_t group : 2, ranked : 1;
+    uint8_t order[2]; /* about the logarithm of how many are below it, of each heap */
 };
 
 /* Puts the span in where it belongs now in each tier, or takes it out where it is no candidate. */
