@@ -151,7 +151,7 @@ static void help_command(enum cli_command c)
     }
     puts("\nSIZE takes K, M, G, T (powers of 1024).");
     if (c == CLI_RUN)
-        puts("Ctrl-C ends a reply, Ctrl-D quits.");
+        puts("In the chat: /clear forgets what was said, /quit or Ctrl-D ends, Ctrl-C ends a reply.");
 }
 
 static bool fail(enum cli_command c, int *exit_code, const char *format, ...)
@@ -291,15 +291,20 @@ static const struct flag *find_flag(const char *arg, size_t len, enum cli_comman
     return NULL;
 }
 
+static bool is_given(uint64_t given, size_t offset)
+{
+    for (size_t i = 0; i < N_FLAGS; i++) {
+        if (flags[i].offset == offset)
+            return given >> i & 1;
+    }
+    return false;
+}
+
 /* Rules that span several flags. */
 static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
 {
-    uint64_t kv = 0;
-    uint64_t limit = 0;
-    for (size_t i = 0; i < N_FLAGS; i++) {
-        kv |= flags[i].offset == AT(kv_cache_bytes) ? given & (uint64_t)1 << i : 0;
-        limit |= flags[i].offset == AT(kv_limit) ? given & (uint64_t)1 << i : 0;
-    }
+    bool kv = is_given(given, AT(kv_cache_bytes));
+    bool limit = is_given(given, AT(kv_limit));
     if (!o->model)
         return fail(o->command, exit_code, "--model FILE is needed; isotherm %s --help lists the flags",
                     command_name(o->command));
@@ -315,8 +320,10 @@ static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
         return fail(o->command, exit_code, "--tenant-quota-disk needs --api-key-file FILE");
     if (o->tenant_disk_bytes && !o->disk_dir)
         return fail(o->command, exit_code, "--tenant-quota-disk needs --prefix-cache-disk DIR");
-    if (o->disk_io != CS_IO_AUTO && !o->disk_dir)
+    if (is_given(given, AT(disk_io)) && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-io needs --prefix-cache-disk DIR");
+    if (is_given(given, AT(restore)) && !o->disk_dir)
+        return fail(o->command, exit_code, "--prefix-cache-restore needs --prefix-cache-disk DIR");
     if (!kn_isa_available((enum kn_isa)o->isa))
         return fail(o->command, exit_code, "--cpu-isa %s: this processor does not have it", isas[o->isa]);
     if (o->chat_template && !eng_chat_by_name(o->chat_template))

@@ -40,6 +40,8 @@ bool cli_parse(int argc, char **argv, struct cli_options *o, int *exit_code);
 struct eng_config cli_engine_config(const struct cli_options *o);
 /* Writes one line to stderr, plain or as a JSON object a line. ctx: the options. Any thread. */
 void cli_log(void *ctx, enum cs_log_level level, const char *line);
+/* A start-up step as one JSON object. Any thread. */
+void cli_log_step(void *ctx, const char *step, double seconds, const char *text);
 
 int cli_serve(const struct cli_options *o);
 int cli_run(const struct cli_options *o);

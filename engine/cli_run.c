@@ -196,6 +196,18 @@ static int reply_to(struct chat *c, struct eng_prompt *prompt, struct text_buffe
     return rc;
 }
 
+/* The chat goes on being what it was before the message. */
+static int refuse_full(const struct chat *c, struct eng_prompt *prompt)
+{
+    fprintf(
+        stderr,
+        "isotherm run: the chat with this message has %zu tokens, the context of %u has no room for a reply; "
+        "/clear begins a new chat, --context N makes it larger\n",
+        prompt->ids.n, eng_engine_context(c->engine));
+    eng_prompt_free(prompt);
+    return ENG_EFULL;
+}
+
 static int take_turn(struct chat *c, const char *text, size_t len)
 {
     char err[300] = "";
@@ -207,6 +219,8 @@ static int take_turn(struct chat *c, const char *text, size_t len)
     rc = eng_engine_render(c->engine, NULL, c->messages, c->n_messages, true, &prompt, err, sizeof err);
     if (rc != ENG_OK)
         fprintf(stderr, "isotherm run: %s\n", err);
+    else if (prompt.ids.n >= eng_engine_context(c->engine))
+        rc = refuse_full(c, &prompt);
     else
         rc = reply_to(c, &prompt, &reply);
     if (rc == ENG_OK)
@@ -236,6 +250,26 @@ static int complete(struct chat *c, const char *text)
     return rc;
 }
 
+static void forget(struct chat *c)
+{
+    while (c->n_messages > (c->options->system != NULL))
+        drop_message(c);
+    fprintf(stderr, "isotherm run: a new chat\n");
+}
+
+enum command { COMMAND_NONE, COMMAND_DONE, COMMAND_QUIT };
+
+/* A line that is a command is no message. */
+static enum command obey(struct chat *c, const char *line)
+{
+    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
+        return COMMAND_QUIT;
+    if (strcmp(line, "/clear") != 0 && strcmp(line, "/reset") != 0)
+        return COMMAND_NONE;
+    forget(c);
+    return COMMAND_DONE;
+}
+
 static int converse(struct chat *c)
 {
     bool tty = isatty(STDIN_FILENO);
@@ -243,7 +277,7 @@ static int converse(struct chat *c)
     size_t cap = 0;
     int rc = ENG_OK;
     if (tty)
-        fprintf(stderr, "Ctrl-C ends a reply, Ctrl-D quits.\n");
+        fprintf(stderr, "/clear forgets the chat, /quit or Ctrl-D ends, Ctrl-C ends a reply.\n");
     for (;;) {
         if (tty) {
             fputs("> ", stderr);
@@ -260,7 +294,11 @@ static int converse(struct chat *c)
             break;
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
-        if (n == 0)
+        line[n] = '\0';
+        enum command command = obey(c, line);
+        if (command == COMMAND_QUIT)
+            break;
+        if (n == 0 || command == COMMAND_DONE)
             continue;
         rc = take_turn(c, line, (size_t)n);
         if (rc != ENG_OK && !tty)

@@ -54,6 +54,7 @@ static struct eng_engine *open_engine(const struct cli_options *o, const sigset_
 {
     struct eng_config config = cli_engine_config(o);
     config.log = cli_log;
+    config.log_step = o->log_json ? cli_log_step : NULL;
     config.log_ctx = (void *)o;
     struct loading l = {.config = &config, .main_thread = pthread_self()};
     pthread_t loader;

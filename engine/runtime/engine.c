@@ -51,6 +51,10 @@ static void log_step(struct eng_engine *e, const char *what, double start_s, con
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    if (e->log_step) {
+        e->log_step(e->log_ctx, what, engine_now_s() - start_s, text);
+        return;
+    }
     snprintf(line, sizeof line, "[ OK ] %-16s %s", what, text);
     size_t columns = columns_of(line);
     int pad = columns < LINE_COLUMNS ? (int)(LINE_COLUMNS - columns) : 0;
@@ -180,6 +184,30 @@ static int size_cache(struct eng_engine *e, const struct eng_config *c, uint64_t
     return ENG_OK;
 }
 
+/* What can never be there is refused; what is not there now may be when it is needed: the arena is backed as
+ * it fills. */
+static int check_memory(struct eng_engine *e, const struct eng_config *c, uint64_t arena_bytes, char *err,
+                        size_t err_len)
+{
+    struct sizing_memory memory = sizing_memory_available();
+    char a[32];
+    char b[32];
+    const char *whose = memory.limited_by_cgroup ? "this control group" : "this machine";
+    uint64_t asked =
+        arena_bytes > UINT64_MAX - e->live.mapped_bytes ? UINT64_MAX : arena_bytes + e->live.mapped_bytes;
+    if (asked > memory.all_bytes) {
+        snprintf(err, err_len, "a KV cache of %s%s is more than the memory of %s, %s", sizing_text(asked, a),
+                 c->prefix_cache_bytes && !c->discrete ? " (with --prefix-cache-memory)" : "", whose,
+                 sizing_text(memory.all_bytes, b));
+        return ENG_EINVAL;
+    }
+    if (arena_bytes > memory.available_bytes)
+        engine_log(e, CS_LOG_WARN,
+                   "a KV cache of %s is more than what %s has free now, %s: it may be killed as it fills",
+                   sizing_text(asked, a), whose, sizing_text(memory.available_bytes, b));
+    return ENG_OK;
+}
+
 /* The host tier of a discrete device, beside what its arena takes of the same memory. */
 static int open_device(struct eng_engine *e, const struct eng_config *c, struct cs_config *config)
 {
@@ -278,6 +306,9 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         snprintf(err, err_len, "no memory for the live state of %u sequences", e->max_concurrency);
         return ENG_ENOMEM;
     }
+    int rc = check_memory(e, c, config.arena_bytes, err, err_len);
+    if (rc != ENG_OK)
+        return rc;
     if (open_device(e, c, &config) != ENG_OK) {
         snprintf(err, err_len, "no memory, or no thread, for the device");
         return ENG_ENOMEM;
@@ -305,7 +336,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         return ENG_EINVAL;
     }
     bool too_large = config.arena_bytes / e->stride > UINT32_MAX - 2; /* pages have 32-bit numbers */
-    int rc = too_large ? CS_ENOMEM : cs_open(&config, &e->store, err, err_len);
+    rc = too_large ? CS_ENOMEM : cs_open(&config, &e->store, err, err_len);
     if (rc == CS_ENOMEM)
         snprintf(err, err_len,
                  "a KV cache of %s and the index of a disk cache of %s are more than can be had",
@@ -358,6 +389,7 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
         return ENG_ENOMEM;
     }
     e->log = c->log;
+    e->log_step = c->log_step;
     e->log_ctx = c->log_ctx;
     e->max_concurrency = c->max_concurrency ? c->max_concurrency : SIZING_CONCURRENCY_DEFAULT;
     e->max_queue = c->max_queue ? c->max_queue : QUEUE_DEFAULT;

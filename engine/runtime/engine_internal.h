@@ -129,6 +129,7 @@ struct eng_engine {
     uint32_t state_blocks;      /* of the arena, that the state of a checkpoint takes */
     char no_template[200];      /* why render refuses when chat is NULL */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
+    void (*log_step)(void *ctx, const char *step, double seconds, const char *text);
     void *log_ctx;
     pthread_t thread;
     bool thread_started;

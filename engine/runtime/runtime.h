@@ -76,6 +76,8 @@ struct eng_config {
     const struct cs_config *store_shape;
     /* One line a start-up step ("Allocate cache", "21.2 GiB · ...", seconds) and one a notable event. */
     void (*log)(void *ctx, enum cs_log_level level, const char *line);
+    /* Not NULL: takes the start-up steps instead, in parts. */
+    void (*log_step)(void *ctx, const char *step, double seconds, const char *text);
     void *log_ctx;
 };
 

@@ -61,8 +61,9 @@ static uint64_t read_field(const char *path, const char *name)
     return value;
 }
 
-/* Limit minus use of one group; file cache that nobody maps can be taken back. UINT64_MAX: no limit. */
-static uint64_t group_available(const char *dir, const char *limit_name, const char *use_name)
+/* Limit minus use of one group; file cache that nobody maps can be taken back. UINT64_MAX: no limit. *all
+ * becomes no more than the limit. */
+static uint64_t group_available(const char *dir, const char *limit_name, const char *use_name, uint64_t *all)
 {
     char path[512];
     char line[64];
@@ -71,6 +72,7 @@ static uint64_t group_available(const char *dir, const char *limit_name, const c
     snprintf(path, sizeof path, "%s/%s", dir, limit_name);
     if (!read_line(path, line, sizeof line) || !parse_u64(line, &limit))
         return UINT64_MAX;
+    *all = limit < *all ? limit : *all;
     snprintf(path, sizeof path, "%s/%s", dir, use_name);
     if (!read_line(path, line, sizeof line) || !parse_u64(line, &use))
         return UINT64_MAX;
@@ -103,13 +105,16 @@ struct sizing_memory sizing_memory_available(void)
         long pages = sysconf(_SC_AVPHYS_PAGES);
         machine = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
     }
-    uint64_t least = group_available(CGROUP_ROOT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes");
+    long total = sysconf(_SC_PHYS_PAGES);
+    uint64_t all = total > 0 ? (uint64_t)total * (uint64_t)sysconf(_SC_PAGESIZE) : UINT64_MAX;
+    uint64_t least =
+        group_available(CGROUP_ROOT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", &all);
     char group[400];
     own_group(group, sizeof group);
     for (;;) {
         char dir[512];
         snprintf(dir, sizeof dir, CGROUP_ROOT "%s", group);
-        uint64_t here = group_available(dir, "memory.max", "memory.current");
+        uint64_t here = group_available(dir, "memory.max", "memory.current", &all);
         least = here < least ? here : least;
         char *slash = strrchr(group, '/');
         if (!slash)
@@ -117,7 +122,8 @@ struct sizing_memory sizing_memory_available(void)
         *slash = '\0';
     }
     return (struct sizing_memory){.available_bytes = least < machine ? least : machine,
-                                  .limited_by_cgroup = least < machine};
+                                  .limited_by_cgroup = least < machine,
+                                  .all_bytes = all};
 }
 
 unsigned sizing_cpus(void)

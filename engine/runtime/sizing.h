@@ -5,8 +5,9 @@
 #include "engine/runtime/runtime.h"
 
 struct sizing_memory {
-    uint64_t available_bytes; /* of this machine and this control group */
+    uint64_t available_bytes; /* of this machine and this control group, now */
     bool limited_by_cgroup;
+    uint64_t all_bytes; /* what there is, used or not */
 };
 struct sizing_memory sizing_memory_available(void);
 unsigned sizing_cpus(void); /* CPUs this process may use, at least 1 */

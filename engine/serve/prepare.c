@@ -156,6 +156,18 @@ static size_t least_tokens(const struct eng_tokenizer *t, const struct eng_api_r
     return longest / eng_tokenizer_longest_piece(t);
 }
 
+/* What /tokenize takes: no longer a text than a prompt may be. */
+static int check_text_length(struct eng_engine *e, size_t len, struct eng_api_error *err)
+{
+    size_t least = len / eng_tokenizer_longest_piece(eng_engine_tokenizer(e));
+    if (least < eng_engine_context(e))
+        return 0;
+    eng_api_fail(err, "content", "The text has at least %zu tokens; this model's context is %u tokens.",
+                 least, eng_engine_context(e));
+    err->code = "context_length_exceeded";
+    return -1;
+}
+
 static int fail_too_long(struct eng_engine *e, const char *param, const char *at_least, size_t n,
                          struct eng_api_error *err)
 {
@@ -302,13 +314,15 @@ static void write_tokens(const struct eng_tokenizer *t, const struct eng_ids *id
 
 void eng_prepare_tokenize(struct eng_call *c)
 {
-    const struct eng_tokenizer *t = eng_engine_tokenizer(atomic_load(&c->server->engine));
+    struct eng_engine *e = atomic_load(&c->server->engine);
+    const struct eng_tokenizer *t = eng_engine_tokenizer(e);
     struct eng_api_tokenize r;
     struct eng_api_error err = {0};
     struct eng_ids ids = {0};
     struct eng_bytes text = {0};
     int code = ENG_OK;
-    if (eng_api_parse_tokenize(c->body.data, c->body.len, &r, &err) == 0) {
+    if (eng_api_parse_tokenize(c->body.data, c->body.len, &r, &err) == 0 &&
+        check_text_length(e, r.len, &err) == 0) {
         uint32_t bos = eng_tokenizer_bos(t);
         if (r.add_special && eng_tokenizer_add_bos(t) && bos != UINT32_MAX)
             code = eng_ids_add(&ids, &bos, 1);

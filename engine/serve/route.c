@@ -301,7 +301,7 @@ static enum MHD_Result proceed(struct eng_call *c, struct MHD_Connection *mhd)
 }
 
 struct framing {
-    unsigned lengths, codings;
+    unsigned lengths, codings, hosts;
 };
 
 static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const char *key, const char *value)
@@ -311,23 +311,28 @@ static enum MHD_Result count_framing(void *cls, enum MHD_ValueKind kind, const c
     (void)value;
     f->lengths += strcasecmp(key, "Content-Length") == 0;
     f->codings += strcasecmp(key, "Transfer-Encoding") == 0;
+    f->hosts += strcasecmp(key, "Host") == 0;
     return MHD_YES;
 }
 
 /* Where a body ends is said twice: a proxy in front may have taken the other one (RFC 9112, 6.3), and what it
  * took for a body would be the next request here. */
-static bool is_ambiguous(struct MHD_Connection *mhd)
+static bool is_ambiguous(const struct framing *f)
 {
-    struct framing f = {0};
-    MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_framing, &f);
-    return f.lengths + f.codings > 1;
+    return f->lengths + f->codings > 1;
+}
+
+/* RFC 9112, 3.2. MHD's own option for it counts no second one, and wants much else. */
+static bool lacks_host(const struct framing *f, const char *version)
+{
+    return f->hosts > 1 || (f->hosts == 0 && strcmp(version, "HTTP/1.1") == 0);
 }
 
 /* Where a refusal need not wait for the body it goes out now: to a client that asks before it sends, and when
  * what is announced would not be read to its end, or has none. MHD then closes the connection. */
-static enum MHD_Result refuse_early(struct eng_call *c, struct MHD_Connection *mhd)
+static enum MHD_Result refuse_early(struct eng_call *c, struct MHD_Connection *mhd, const struct framing *f)
 {
-    if (!header(mhd, "Expect") && !is_too_large(c->server, mhd) && !is_ambiguous(mhd))
+    if (!header(mhd, "Expect") && !is_too_large(c->server, mhd) && !is_ambiguous(f))
         return MHD_YES;
     eng_watch_unread(mhd);
     return queue_failure(c, mhd, &c->reject);
@@ -338,7 +343,6 @@ enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const ch
 {
     struct eng_server *s = cls;
     struct eng_call *c = *ctx;
-    (void)version;
     if (atomic_load(&s->stopping))
         return MHD_NO;
     if (!c) {
@@ -348,11 +352,15 @@ enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const ch
         *ctx = c;
         if (!eng_watch_set(s, mhd, c, ENG_BODY_DEADLINE_MS))
             return MHD_NO;
+        struct framing f = {0};
+        MHD_get_connection_values(mhd, MHD_HEADER_KIND, count_framing, &f);
         judge(c, mhd, url, method);
-        if (is_ambiguous(mhd))
+        if (lacks_host(&f, version))
+            (void)eng_api_fail(&c->reject, NULL, "An HTTP/1.1 request has one Host header.");
+        if (is_ambiguous(&f))
             (void)eng_api_fail(&c->reject, NULL,
                                "Content-Length and Transfer-Encoding must come once, and not both.");
-        return c->reject.status != 0 ? refuse_early(c, mhd) : MHD_YES;
+        return c->reject.status != 0 ? refuse_early(c, mhd, &f) : MHD_YES;
     }
     if (*upload_size > 0) {
         bool good = collect(c, upload, *upload_size);

@@ -58,14 +58,37 @@ class Refusals(unittest.TestCase):
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-size", "1G")
         self.refuse("--prefix-cache-disk", "serve", "--model", MODEL, "--prefix-cache-disk-writes", "1G")
         self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--prefix-cache-io", "pread")
+        self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--prefix-cache-io", "auto")  # the default, but asked for
+        for how in ("measured", "always"):
+            self.refuse("--prefix-cache-disk DIR", "run", "--model", MODEL, "--prefix-cache-restore", how)
         self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-memory", "1G")
         self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-disk", "1G")
         self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--tenant-quota-disk", "1G", "--api-key-file", MODEL)
         result = isotherm("run", "--model", MODEL, "--kv-cache", "10", "-p", "x")  # known once the model is
         self.assertEqual(result.returncode, 2)
         self.assertIn("no room for two pages", result.stderr.splitlines()[-1])
-        result = isotherm("run", "--model", MODEL, "--kv-cache", "8000T", "-p", "x")  # more than there are addresses
-        self.assertIn("a KV cache of 8000.0 TiB", result.stderr.splitlines()[-1])
+        with tempfile.TemporaryDirectory() as folder:
+            result = isotherm("run", "--model", MODEL, "--prefix-cache-disk", folder, "--prefix-cache-disk-size", "100K", "-p", "x")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("holds no record", result.stderr.splitlines()[-1])
+
+    def test_more_memory_than_there_is(self):
+        for flags, said in ((("--kv-cache", "8000T"), "a KV cache of 8000.0 TiB is more than the memory of this "),
+                            (("--kv-cache", "1M", "--prefix-cache-memory", "900T"), "a KV cache of 900.0 TiB (with --prefix-cache-memory) is more")):
+            result = isotherm("run", "--model", MODEL, *flags, "-p", "x")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(said, result.stderr.splitlines()[-1])
+
+    def test_more_memory_than_is_free_is_said(self):
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kib = {line.split(":")[0]: int(line.split()[1]) for line in file}
+        between = (kib["MemTotal"] + kib["MemAvailable"]) // 2
+        result = isotherm("run", "--model", MODEL, "--kv-cache", f"{between}K", "--max-tokens", "1", "-p", "x")
+        if "control group" in result.stderr:
+            self.skipTest("a control group allows less than the machine has")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("is more than what this machine has free now", result.stderr)
+        self.assertNotIn("warning", isotherm("run", "--model", MODEL, "--kv-cache", "1M", "--max-tokens", "1", "-p", "x").stderr)
 
     def test_files(self):
         self.refuse("No such file", "serve", "--model", "/nonexistent.gguf")
@@ -165,6 +188,35 @@ class Run(unittest.TestCase):
         self.assertIn("the context of 32", result.stderr)
 
 
+    def test_commands_of_the_chat(self):
+        result = isotherm("run", "--model", MODEL, "--temperature", "0", "--max-tokens", "8",
+                          stdin="Hello there, a first message\n/clear\nHello there, a first message\n/quit\nnever said\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        turns = [line for line in result.stderr.splitlines() if line.startswith("[") and "reused" in line]
+        self.assertEqual(len(turns), 2)
+        prompts = [re.search("prompt ([0-9]+),", turn).group(1) for turn in turns]
+        self.assertEqual(prompts[0], prompts[1])  # the second begins anew
+        self.assertIn("a new chat", result.stderr)
+
+    def test_a_chat_that_is_full_says_what_helps(self):
+        result = isotherm("run", "--model", MODEL, "--context", "64", "--max-tokens", "8", stdin="Hello " * 9 + "\n" + "more " * 30 + "\n")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr.splitlines()[-1], "^isotherm run: the chat with this message has [0-9]+ tokens, the context of 64 .*; /clear begins")
+
+    def test_the_disk_budget_without_a_size(self):
+        """16 GiB, at most half of what is free. Memory file systems have less."""
+        for parent in {tempfile.gettempdir(), "/dev/shm"}:
+            if not os.access(parent, os.W_OK):
+                continue
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                fs = os.statvfs(folder)
+                free = fs.f_bavail * fs.f_frsize
+                result = isotherm("run", "--model", MODEL, "--kv-cache", "4M", "--prefix-cache-disk", folder, "--max-tokens", "1", "-p", "x")
+                size, unit = re.search(r"of ([0-9.]+) ([KMG]iB) used", result.stderr).groups()
+                budget = float(size) * 1024 ** ("KMG".index(unit[0]) + 1)
+                self.assertAlmostEqual(budget, min(16 << 30, free / 2), delta=free / 20)
+
+
 class Serve(unittest.TestCase):
     def serve(self, *arguments):
         process = subprocess.Popen([ISOTHERM, "serve", "--model", MODEL, "--port", "0", *arguments], stderr=subprocess.PIPE, text=True)
@@ -209,9 +261,16 @@ class Serve(unittest.TestCase):
     def test_json_lines(self):
         process, _, log = self.serve("--log-format", "json")
         log += self.stop(process, signal.SIGTERM).splitlines()
+        steps = {}
         for line in log:
             entry = json.loads(line)
+            self.assertNotRegex(entry["message"], r"\[ OK \]|  ")
+            if "step" in entry:
+                steps[entry["step"]] = entry
+                self.assertGreaterEqual(entry.pop("seconds"), 0)
+                del entry["step"]
             self.assertEqual(sorted(entry), ["level", "message", "time"])
+        self.assertGreaterEqual(set(steps), {"Read model file", "Load tokenizer", "Pack weights", "Allocate cache", "Ready"})
 
     def test_the_stop_is_not_blamed_on_the_client(self):
         process, port, _ = self.serve("--context", "100000", "--kv-cache", "64M")  # a reply too long to be done first

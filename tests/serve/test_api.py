@@ -80,7 +80,7 @@ class Places(ServerCase):
                 _, _, name, kind = line.split()
                 typed |= {name + end for end in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
             elif not line.startswith("#"):
-                self.assertRegex(line, r'^isotherm_[a-z_]+(\{[a-z]+="[A-Za-z0-9_.+-]+"\})? [0-9.]+$')
+                self.assertRegex(line, r'^isotherm_[a-z_]+(\{[a-z]+="[A-Za-z0-9_.+-]+"(,[a-z]+="[A-Za-z0-9_.+-]+")*\})? [0-9.]+$')
                 self.assertIn(re.split(r"[{ ]", line)[0], typed)
         values = self.server.metrics()
         self.assertEqual(values["isotherm_ready"], 1)
@@ -454,6 +454,14 @@ class Bodies(ServerCase):
             self.assertEqual(connection.getresponse().status, 413)
             connection.close()
 
+    def test_one_host_header_is_needed(self):
+        for version, hosts, status in (("1.1", 0, 400), ("1.1", 1, 200), ("1.1", 2, 400), ("1.0", 0, 200), ("1.0", 2, 400)):
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=60) as sock:
+                sock.sendall(f"GET /health HTTP/{version}\r\nConnection: close\r\n".encode() + b"Host: x\r\n" * hosts + b"\r\n")
+                answer = b"".join(iter(lambda: sock.recv(4096), b""))
+            self.assertEqual(answer.split()[1], str(status).encode(), (version, hosts))
+            self.assertEqual(b"Host header" in answer, status == 400)
+
     def test_a_body_whose_end_is_said_twice_is_no_second_request(self):
         body = b'{"content":"hi"}'
         hidden = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -501,6 +509,11 @@ class Tokens(ServerCase):
 
     def test_add_special_adds_only_what_the_model_asks_for(self):
         self.assertEqual(self.tokenize("Hello", add_special=True), self.tokenize("Hello"))
+
+    def test_a_text_longer_than_any_prompt_is_not_encoded(self):
+        reply = self.server.post("/tokenize", {"content": "a" * 2_000_000})
+        self.assert_error(reply, 400, "at least", 2048, param="content", code="context_length_exceeded")
+        self.assertGreater(len(self.tokenize("a b " * 4000)), 2048)  # counted, though no prompt
 
     def test_half_a_character_is_replaced(self):
         ids = [t["id"] for t in self.tokenize("\U0001f600", with_pieces=True) if isinstance(t["piece"], list)]
