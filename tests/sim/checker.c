@@ -29,10 +29,11 @@ struct record {
     struct record_id id;
     enum state state;
     bool checkpoint, foreign, purging, purged; /* purging: deleted for good, once that call has returned */
-    bool doubtful; /* nothing is expected of it: it came back, or its row was damaged */
-    bool lied;     /* acknowledged on the word of a disk that lied */
-    bool loaded;   /* reported by this open, or written since */
-    bool failed;   /* to be read, in this process: quarantined */
+    bool doubtful;  /* nothing is expected of it: it came back, or its row was damaged */
+    bool lied;      /* acknowledged on the word of a disk that lied */
+    bool loaded;    /* reported by this open, or written since */
+    bool failed;    /* to be read, in this process: quarantined */
+    uint64_t since; /* when it became durable, in acknowledgements */
     uint32_t fingerprint, n_keys, n_pages;
     void (*durable)(void *ctx, struct tier_write *w, enum tier_result result); /* the store's */
     struct cs_key key, parent, keys[RECORD_PAGES];
@@ -47,6 +48,7 @@ struct page {
 };
 
 static struct record records[N_RECORDS];
+static uint64_t n_acknowledged;
 static uint32_t n_records;
 static struct record *by_id[N_BUCKETS];
 static struct page pages[N_PAGES];
@@ -286,8 +288,10 @@ static void on_durable(void *ctx, struct tier_write *w, enum tier_result result)
     else
         r->doubtful = true;
     r->durable(ctx, w, result);
-    if (result == TIER_OK && r->state == RECORD_WRITING)
+    if (result == TIER_OK && r->state == RECORD_WRITING) {
         r->state = RECORD_DURABLE;
+        r->since = ++n_acknowledged;
+    }
 }
 
 void __real_tier_disk_write(struct tier_disk *t, struct tier_write *w);
@@ -385,8 +389,11 @@ bool checker_is_whole(uint64_t nonce, uint64_t sequence)
 
 void checker_purged(void)
 {
-    /* A header that was somewhere else meanwhile, or whose zeros were lost, may come back. */
-    if (sim.odds[FAULT_stale_page] + sim.odds[FAULT_swapped_chunks] + sim.odds[FAULT_lost_flush] > 0)
+    /* A header that was somewhere else meanwhile, or where no row said, or whose zeros were lost, may come
+     * back. */
+    if (sim.odds[FAULT_stale_page] + sim.odds[FAULT_swapped_chunks] + sim.odds[FAULT_lost_flush] +
+            sim.odds[FAULT_row_flip] >
+        0)
         return;
     for (uint32_t i = 0; i < n_records; i++)
         records[i].purged = records[i].purged || records[i].purging;
@@ -529,9 +536,9 @@ int __wrap_loader_on_span(void *ctx, const struct span_record *s, uint64_t disk_
 
 /* ---- look-ups ---------------------------------------------------------------------------------------- */
 
-struct expectation checker_expect(struct cs_store *s, const struct turn *t)
+struct expectation checker_expect(struct cs_store *s, const struct turn *t, uint64_t as_of)
 {
-    struct expectation e = {0};
+    struct expectation e = {.as_of = n_acknowledged};
     if (!expects || t->n_prompt == 0)
         return e;
     struct cs_tenant tenant = path_tenant(t->path);
@@ -544,7 +551,7 @@ struct expectation checker_expect(struct cs_store *s, const struct turn *t)
         struct cs_key key = cs_chain_key(&chain);
         there = false;
         for (const struct page *p = by_key[key.lo % N_BUCKETS]; p != NULL; p = p->next) {
-            if (!key_equal(p->key, key) || p->record->foreign)
+            if (!key_equal(p->key, key) || p->record->foreign || p->record->since > as_of)
                 continue;
             if (p->record->checkpoint)
                 state = state || can_be_expected(p->record);

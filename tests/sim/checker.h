@@ -21,9 +21,11 @@ void checker_offline(bool purges, bool rebuilds);
 /* Around a look-up of n tokens of a path: how many pages must be found at least, and where it must be
  * resumable. */
 struct expectation {
+    uint64_t as_of;
     uint32_t pages, state_pages; /* state_pages: the deepest checkpoint, in pages */
 };
-struct expectation checker_expect(struct cs_store *s, const struct turn *t);
+/* as_of: what became durable later does not count (UINT64_MAX: everything does). */
+struct expectation checker_expect(struct cs_store *s, const struct turn *t, uint64_t as_of);
 void checker_settled(const struct turn *t, struct expectation before, struct expectation now);
 
 /* All that was to be deleted from disk is gone. */

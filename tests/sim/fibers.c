@@ -32,7 +32,7 @@ struct fiber {
     uint32_t priority;
     const void *waits_for;
     uint64_t until_ns;
-    bool timed_out, alone;
+    bool timed_out, alone, spared;
     int saved_errno;
     void *(*fn)(void *arg);
     void *arg, *result;
@@ -260,6 +260,16 @@ void fibers_kill_soon(void)
 {
     kill_step = steps;
     fibers_yield();
+}
+
+void fibers_spare(bool spared)
+{
+    running->spared = spared;
+}
+
+bool fibers_is_spared(void)
+{
+    return running == NULL || running->spared;
 }
 
 uint32_t fibers_number(void)

@@ -67,7 +67,7 @@ static void plan_budgets(void)
 {
     struct cs_config *c = &plan.c;
     uint64_t stride = (c->page_bytes + SECTOR - 1) / SECTOR * SECTOR;
-    c->arena_bytes = stride * between(plan.g.groups > 0 ? 40 : 20, 96);
+    c->arena_bytes = stride * between(plan.g.groups > 0 ? 40 : 20, plan.device ? 48 : 96);
     c->disk_bytes = c->chunk_bytes * between(24, 160);
     if (c->disk_bytes < 24 * stride)
         c->disk_bytes = 24 * stride;
@@ -155,7 +155,7 @@ enum {
 static void plan_faults(void)
 {
     memset(sim.odds, 0, sizeof sim.odds);
-    switch (sim_below(&sim.random_faults, 8)) {
+    switch (sim_below(&sim.random_faults, 9)) {
     case 0:
     case 1:
         break;
@@ -176,6 +176,9 @@ static void plan_faults(void)
             odds_set(running_faults[i], 500);
         for (uint32_t i = 0; i < N_RESTING; i++)
             odds_set(resting_faults[i], 12000);
+        break;
+    case 8:
+        odds_set(FAULT_no_memory, 300);
         break;
     case 7:
         odds_set(FAULT_late, 12000);
@@ -329,7 +332,7 @@ static void look_up(struct app *a, uint32_t i, uint32_t path, uint32_t n_prompt)
 {
     struct turn probe = {.g = &plan.g, .path = path, .n_prompt = n_prompt};
     probe.n = path_ids(path, probe.ids);
-    a->before[i] = checker_expect(store, &probe);
+    a->before[i] = checker_expect(store, &probe, UINT64_MAX);
     turn_open(&a->live[i], store, &plan.g, path, n_prompt);
 }
 
@@ -341,7 +344,7 @@ static bool poll_turn(struct app *a, uint32_t i)
         return true;
     if (!turn_poll(t))
         return false;
-    checker_settled(t, a->before[i], checker_expect(store, t));
+    checker_settled(t, a->before[i], checker_expect(store, t, a->before[i].as_of));
     return true;
 }
 
@@ -419,6 +422,7 @@ static void flush(void)
 static void *app_main(void *arg)
 {
     struct app *a = arg;
+    fibers_spare(true);
     for (uint32_t i = 0; i < plan.n_ops; i++) {
         uint32_t what = dice(64);
         if (what < 2) {
@@ -488,11 +492,14 @@ static void serve(void)
     struct app apps[APPS_MAX] = {0};
     struct cs_config c = plan.c;
     char err[300] = "";
+    fibers_spare(true);
     if (plan.device)
         c.device = device_open();
     checker_begin(&plan.c);
+    fibers_spare(false);
     fibers_wait_for_disk = true; /* it reads what it needs to serve */
     int rc = cs_open(&c, &store, err, sizeof err);
+    fibers_spare(true);
     fibers_wait_for_disk = false;
     sim_count(COUNT_opens, 1);
     SIM_SAY("cs_open: %s %s", cs_strerror(rc), err);
@@ -620,7 +627,7 @@ static void process_plan(bool first)
 
 static void process_run(bool with_kills, bool with_power)
 {
-    uint64_t kill_at = with_kills && !one_in(3) ? 1 + dice(1u << between(6, 14)) : 0;
+    uint64_t kill_at = with_kills && !one_in(3) ? 1 + dice(1u << between(5, 12)) : 0;
     bool power = with_power && one_in(2);
     uint64_t began = sim.now_ns;
     SIM_SAY("a process begins: %u, to be killed at step %llu%s", plan.process, (unsigned long long)kill_at,

@@ -65,6 +65,8 @@ bool sim_fault(enum sim_fault fault)
     uint32_t odds = sim.odds[fault];
     if (odds == 0 || sim.calm > 0 || (sim_next(&sim.random_faults) >> 32 & 65535) >= odds)
         return false;
+    if (fault == FAULT_no_memory && fibers_is_spared())
+        return false;
     sim_fault_happened(fault);
     return true;
 }

@@ -79,7 +79,6 @@
     X(pages_from_host)                                                                                       \
     X(states_served)                                                                                         \
     X(publishes)                                                                                             \
-    X(notes_found)                                                                                           \
     X(records_written)                                                                                       \
     X(records_durable)                                                                                       \
     X(records_loaded)                                                                                        \
@@ -166,6 +165,9 @@ void fibers_kill_soon(void); /* the process dies at the next scheduling point */
 extern bool fibers_wait_for_disk;
 /* A thread that nobody joins; it ends before the process does. False: there are too many. */
 bool fibers_start(void *(*fn)(void *arg));
+/* The running thread always gets memory: the model's calls must succeed. */
+void fibers_spare(bool spared);
+bool fibers_is_spared(void);
 /* Another fiber may run here. */
 void fibers_yield(void);
 void fibers_sleep(uint64_t ns);
