@@ -645,9 +645,10 @@ int cs_inspect_pending(struct cs_inspect *i, struct cs_pending *out);
 struct cs_rebuilt {
     uint64_t records, dropped; /* dropped: headers of records whose chunks newer ones have */
 };
-/* Replaces the catalogue by one made from the record headers in the volumes. Notes, times of use and pins are
- * lost; records that were evicted, not those that were deleted deliberately, may be found again. CS_OK,
- * CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
+/* Replaces the catalogue by one made from the record headers in the volumes, made beside it and put in its
+ * place once it is whole: what fails changes nothing. Notes, times of use, pins and quotas are taken over
+ * from the old one as far as it reads; records that were evicted, not those that were deleted deliberately,
+ * may be found again. CS_OK, CS_EIO, CS_ENOMEM. After it the inspection can only be closed. */
 int cs_inspect_rebuild(struct cs_inspect *i, struct cs_rebuilt *out, char *err, size_t err_len);
 
 /* Calls that look through the volumes (cs_inspect_evict and _rebuild; _find without a catalogue) tell fn how

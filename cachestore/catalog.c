@@ -1,22 +1,18 @@
 /* See catalog.h. */
 #include "cachestore/catalog.h"
+#include "cachestore/catalog_folder.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <rocksdb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
 enum { KEY_BYTES = 17, NOTES_KEY_BYTES = 33 };
 static const char *const cf_names[N_CF] = {"default", "record", "meta"};
 static const char store_key[] = "store";
-static const char catalog_name[] = "catalog";
 
 struct store_row {
     uint8_t uuid[16];
@@ -140,51 +136,20 @@ static bool is_shortage(const char *problem)
     return false;
 }
 
-uint64_t catalog_reserve_bytes(uint64_t share_bytes)
-{
-    uint64_t bytes = share_bytes / 2;
-    return bytes < (32u << 20) ? bytes : 32u << 20;
-}
-
-bool catalog_has_room(int dir_fd, uint64_t bytes)
-{
-    struct statvfs fs;
-    return fstatvfs(dir_fd, &fs) < 0 || (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
-}
-
 /* RocksDB's words with the path by which it knows the folder made short. */
 static void problem_text(const char *problem, const char *path, char *err, size_t err_len)
 {
     const char *at = strstr(problem, path);
     if (at != NULL)
-        snprintf(err, err_len, "%.*s%s%s", (int)(at - problem), problem, catalog_name, at + strlen(path));
+        snprintf(err, err_len, "%.*s%s%s", (int)(at - problem), problem, CATALOG_FOLDER, at + strlen(path));
     else
         snprintf(err, err_len, "%s", problem);
 }
 
-static int folder_ready(int dir_fd, bool read_only, char *err, size_t err_len)
+static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t share_bytes,
+                       struct catalog **out, char *err, size_t err_len)
 {
-    char current[sizeof catalog_name + sizeof "/CURRENT"];
-    snprintf(current, sizeof current, "%s/CURRENT", catalog_name);
-    /* RocksDB would make the folder for its log, or readable by others. */
-    if (read_only && faccessat(dir_fd, current, F_OK, 0) != 0) {
-        snprintf(err, err_len, "there is none");
-        return CS_ECORRUPT;
-    }
-    if (!read_only && mkdirat(dir_fd, catalog_name, 0700) < 0 && errno != EEXIST) {
-        snprintf(err, err_len, "cannot make the folder: %s", strerror(errno));
-        return CS_EIO;
-    }
-    return CS_OK;
-}
-
-int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
-                 size_t err_len)
-{
-    *out = NULL;
-    int rc = folder_ready(dir_fd, read_only, err, err_len);
-    if (rc != CS_OK)
-        return rc;
+    int rc = CS_OK;
     struct catalog *c = calloc(1, sizeof *c);
     if (c == NULL) {
         snprintf(err, err_len, "out of memory");
@@ -197,7 +162,7 @@ int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalo
         free(c);
         return CS_EIO;
     }
-    snprintf(path + prefix, sizeof path - (size_t)prefix, "/%s", catalog_name);
+    snprintf(path + prefix, sizeof path - (size_t)prefix, "/%s", name);
     c->read_only = read_only;
     rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
     const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
@@ -221,6 +186,21 @@ int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalo
     return CS_OK;
 }
 
+int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
+                 size_t err_len)
+{
+    *out = NULL;
+    int rc = catalog_folder_ready(dir_fd, read_only, err, err_len);
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER, read_only, share_bytes, out, err, err_len) : rc;
+}
+
+int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len)
+{
+    *out = NULL;
+    int rc = catalog_folder_new(dir_fd, err, err_len);
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER_NEW, false, share_bytes, out, err, err_len) : rc;
+}
+
 void catalog_close(struct catalog *c)
 {
     if (c == NULL)
@@ -241,63 +221,6 @@ void catalog_close(struct catalog *c)
         rocksdb_column_family_handle_destroy(c->cf[i]);
     rocksdb_close(c->db);
     free(c);
-}
-
-/* Calls fn with the name of each entry of the catalogue's folder. 0 or -errno (-ENOENT: there is none). */
-static int each_file(int dir_fd, int (*fn)(void *ctx, int fd, const char *name), void *ctx)
-{
-    int fd = openat(dir_fd, catalog_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return -errno;
-    DIR *d = fdopendir(fd);
-    if (d == NULL) {
-        int rc = -errno;
-        close(fd);
-        return rc;
-    }
-    int rc = 0;
-    const struct dirent *e;
-    while (rc == 0 && (e = readdir(d)) != NULL) {
-        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-            rc = fn(ctx, fd, e->d_name);
-    }
-    closedir(d);
-    return rc;
-}
-
-static int remove_one(void *ctx, int fd, const char *name)
-{
-    (void)ctx;
-    if (unlinkat(fd, name, 0) < 0 && unlinkat(fd, name, AT_REMOVEDIR) < 0)
-        return -errno;
-    return 0;
-}
-
-int catalog_remove(int dir_fd)
-{
-    int rc = each_file(dir_fd, remove_one, NULL);
-    if (rc == -ENOTDIR || rc == -ELOOP) /* something else has taken its name */
-        return unlinkat(dir_fd, catalog_name, 0) < 0 ? -errno : 0;
-    if (rc == -ENOENT)
-        return 0;
-    if (rc == 0 && unlinkat(dir_fd, catalog_name, AT_REMOVEDIR) < 0)
-        rc = -errno;
-    return rc;
-}
-
-static int add_size(void *ctx, int fd, const char *name)
-{
-    struct stat st;
-    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-        *(uint64_t *)ctx += (uint64_t)st.st_blocks * 512;
-    return 0;
-}
-
-uint64_t catalog_disk_bytes(int dir_fd)
-{
-    uint64_t bytes = 0;
-    each_file(dir_fd, add_size, &bytes);
-    return bytes;
 }
 
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
@@ -371,6 +294,26 @@ int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, v
     free(aligned);
     rocksdb_iter_destroy(it);
     rocksdb_readoptions_destroy(ro);
+    return rc;
+}
+
+int catalog_get(struct catalog *c, struct record_id id, void **value, size_t *len)
+{
+    char key[KEY_BYTES];
+    key_make(key, CATALOG_RECORD, id);
+    rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
+    char *problem = NULL;
+    char *found = rocksdb_get_cf(c->db, ro, kind_cf(c, CATALOG_RECORD), key, sizeof key, len, &problem);
+    rocksdb_readoptions_destroy(ro);
+    int rc = problem != NULL ? CS_ECORRUPT : found == NULL ? CS_ENOTFOUND : CS_OK;
+    if (rc == CS_OK && (*value = malloc(*len ? *len : 1)) == NULL)
+        rc = CS_ENOMEM;
+    if (rc == CS_OK)
+        memcpy(*value, found, *len);
+    if (found != NULL)
+        rocksdb_free(found);
+    if (problem != NULL)
+        rocksdb_free(problem);
     return rc;
 }
 

@@ -39,8 +39,15 @@ uint64_t catalog_reserve_bytes(uint64_t share_bytes);
 bool catalog_has_room(int dir_fd, uint64_t bytes);
 /* Writes memtables out, so that the next open has no log to replay, and closes. */
 void catalog_close(struct catalog *c);
-/* Removes DIR/catalog. 0 or -errno. */
+/* Removes DIR/catalog, and what a rebuild left beside it. 0 or -errno. */
 int catalog_remove(int dir_fd);
+/* A rebuild: an empty one is made beside the one that is there (and may be open), filled and closed, and then
+ * takes its place in one step, after which the other one is removed (open or not, it must not be used any
+ * more); or it is removed itself. A crash at any moment leaves one of the two, whole, for catalog_open to
+ * find. Errors of the first as catalog_open; of the others 0 or -errno. */
+int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len);
+int catalog_replace(int dir_fd);
+int catalog_remove_new(int dir_fd);
 /* Bytes its files take in the file system. */
 uint64_t catalog_disk_bytes(int dir_fd);
 
@@ -69,6 +76,9 @@ typedef int (*catalog_row_fn)(void *ctx, const struct catalog_row *row);
 /* Calls fn for each row of a kind, newest record first; the row is valid during the call. CS_OK,
  * CS_ECORRUPT, CS_ENOMEM, or what fn returned, if not 0: then the scan stops. */
 int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx);
+
+/* The row of one record: *value is malloc's, *len bytes. CS_OK, CS_ENOTFOUND, CS_ECORRUPT, CS_ENOMEM. */
+int catalog_get(struct catalog *c, struct record_id id, void **value, size_t *len);
 
 /* One batch, applied whole or not at all. The calls before the commit cannot fail. */
 void catalog_put(struct catalog *c, enum catalog_kind kind, struct record_id id, const void *value,

@@ -102,6 +102,24 @@ static void check_all(const struct life *l)
     }
 }
 
+static void small_file_system(struct rig *r, char mount_point[64], struct filler *f)
+{
+    rig_init_in_memory(r, true);
+    snprintf(mount_point, 64, "%s", r->dir);
+    assert_int_equal(mount("tmpfs", mount_point, "tmpfs", 0, "size=24m"), 0);
+    snprintf(f->path, sizeof f->path, "%s/filler", mount_point);
+    snprintf(r->dir + strlen(mount_point), sizeof r->dir - strlen(mount_point), "/store");
+    r->config.disk_bytes = 12 << 20;
+}
+
+/* The store is closed. */
+static void small_file_system_end(struct rig *r, const char *mount_point)
+{
+    r->dir[strlen(mount_point)] = 0;
+    assert_int_equal(umount2(mount_point, MNT_DETACH), 0);
+    rig_destroy(r);
+}
+
 static void test_file_system_that_fills_at_any_moment(void **state)
 {
     (void)state;
@@ -110,12 +128,7 @@ static void test_file_system_that_fills_at_any_moment(void **state)
     struct rig r;
     struct filler f = {.random = 7};
     char mount_point[64];
-    rig_init_in_memory(&r, true);
-    snprintf(mount_point, sizeof mount_point, "%s", r.dir);
-    assert_int_equal(mount("tmpfs", mount_point, "tmpfs", 0, "size=24m"), 0);
-    snprintf(f.path, sizeof f.path, "%s/filler", mount_point);
-    snprintf(r.dir + strlen(mount_point), sizeof r.dir - strlen(mount_point), "/store");
-    r.config.disk_bytes = 12 << 20;
+    small_file_system(&r, mount_point, &f);
     struct life l = {.r = &r, .random = 99, .number = 1};
     rig_open(&r);
     for (unsigned long i = 0; i < rounds; i++) {
@@ -134,9 +147,43 @@ static void test_file_system_that_fills_at_any_moment(void **state)
     }
     assert_true(l.n_failed > 0);
     rig_close(&r);
-    r.dir[strlen(mount_point)] = 0;
-    assert_int_equal(umount2(mount_point, MNT_DETACH), 0);
-    rig_destroy(&r);
+    small_file_system_end(&r, mount_point);
+}
+
+/* A catalogue is made again beside the one that is there: without room for both, nothing changes. */
+static void test_rebuild_without_room_leaves_the_catalogue(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct filler f = {.random = 7};
+    char mount_point[64], err[256] = "";
+    small_file_system(&r, mount_point, &f);
+    rig_open(&r);
+    struct record_id id = put(&r, 1, 12);
+    struct cs_note note = {.key = {1, 1}, .data = "note", .len = 4};
+    struct note_record n = {.id = tier_disk_next_id(r.tier), .owner = id, .notes = &note, .n_notes = 1};
+    assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK);
+    rig_close(&r);
+    for (uint64_t left = 0; left < 2 << 20; left = 2 * left + (64 << 10)) {
+        struct statvfs fs;
+        struct cs_inspect *in;
+        struct cs_rebuilt made;
+        int fd = open(f.path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(fd >= 0 && fstatvfs(fd, &fs) == 0);
+        /* Inspection writes a few lines to RocksDB's LOG. */
+        assert_int_equal(cs_inspect_open(r.dir, &in, err, sizeof err), CS_OK);
+        assert_int_equal(fallocate(fd, 0, 0, (off_t)(fs.f_bavail * fs.f_frsize - left - (256 << 10))), 0);
+        assert_int_equal(cs_inspect_rebuild(in, &made, err, sizeof err), CS_EIO);
+        cs_inspect_close(in);
+        assert_int_equal(ftruncate(fd, 0), 0);
+        close(fd);
+        assert_int_equal(rig_rows(&r, CATALOG_NOTES), 1);
+    }
+    rig_open(&r);
+    assert_int_equal(r.n_notes_seen, 1);
+    assert_int_equal(get(&r, id, 1, 12), TIER_OK);
+    rig_close(&r);
+    small_file_system_end(&r, mount_point);
 }
 
 int main(void)
@@ -145,6 +192,7 @@ int main(void)
         fprintf(stderr, "SKIPPED: no mount namespace\n");
         return SKIPPED;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_file_system_that_fills_at_any_moment)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rebuild_without_room_leaves_the_catalogue),
+                                       cmocka_unit_test(test_file_system_that_fills_at_any_moment)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,168 @@
+/*
+ * The catalogue's folder, without what is in it: its names, its size, and the one that takes its place.
+ */
+#include "cachestore/catalog_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "cachestore/catalog.h"
+
+uint64_t catalog_reserve_bytes(uint64_t share_bytes)
+{
+    uint64_t bytes = share_bytes / 2;
+    return bytes < (32u << 20) ? bytes : 32u << 20;
+}
+
+bool catalog_has_room(int dir_fd, uint64_t bytes)
+{
+    struct statvfs fs;
+    return fstatvfs(dir_fd, &fs) < 0 || (uint64_t)fs.f_bavail * fs.f_frsize >= bytes;
+}
+
+/* Calls fn with the name of each entry of a folder. 0 or -errno (-ENOENT: there is none). */
+static int each_file(int dir_fd, const char *folder, int (*fn)(void *ctx, int fd, const char *name),
+                     void *ctx)
+{
+    int fd = openat(dir_fd, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return -errno;
+    DIR *d = fdopendir(fd);
+    if (d == NULL) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    int rc = 0;
+    const struct dirent *e;
+    while (rc == 0 && (e = readdir(d)) != NULL) {
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+            rc = fn(ctx, fd, e->d_name);
+    }
+    closedir(d);
+    return rc;
+}
+
+static int remove_one(void *ctx, int fd, const char *name)
+{
+    (void)ctx;
+    if (unlinkat(fd, name, 0) < 0 && unlinkat(fd, name, AT_REMOVEDIR) < 0)
+        return -errno;
+    return 0;
+}
+
+static int folder_remove(int dir_fd, const char *folder)
+{
+    int rc = each_file(dir_fd, folder, remove_one, NULL);
+    if (rc == -ENOTDIR || rc == -ELOOP) /* something else has taken its name */
+        return unlinkat(dir_fd, folder, 0) < 0 ? -errno : 0;
+    if (rc == -ENOENT)
+        return 0;
+    if (rc == 0 && unlinkat(dir_fd, folder, AT_REMOVEDIR) < 0)
+        rc = -errno;
+    return rc;
+}
+
+int catalog_remove(int dir_fd)
+{
+    int rc = folder_remove(dir_fd, CATALOG_FOLDER_NEW);
+    return rc == 0 ? folder_remove(dir_fd, CATALOG_FOLDER) : rc;
+}
+
+int catalog_remove_new(int dir_fd)
+{
+    return folder_remove(dir_fd, CATALOG_FOLDER_NEW);
+}
+
+static int add_size(void *ctx, int fd, const char *name)
+{
+    struct stat st;
+    if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        *(uint64_t *)ctx += (uint64_t)st.st_blocks * 512;
+    return 0;
+}
+
+uint64_t catalog_disk_bytes(int dir_fd)
+{
+    uint64_t bytes = 0;
+    each_file(dir_fd, CATALOG_FOLDER, add_size, &bytes);
+    each_file(dir_fd, CATALOG_FOLDER_NEW, add_size, &bytes);
+    return bytes;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------- */
+
+/* What a rebuild left that ended in the middle. Where both are there, the one with the usual name is whole:
+ * the new one took that name when it was. Where only the new one is, it is whole as well, for it was when the
+ * other one went. */
+static int names_settle(int dir_fd)
+{
+    if (faccessat(dir_fd, CATALOG_FOLDER_NEW, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
+        return 0;
+    if (faccessat(dir_fd, CATALOG_FOLDER, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return folder_remove(dir_fd, CATALOG_FOLDER_NEW);
+    if (renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 || fsync(dir_fd) < 0)
+        return -errno;
+    return 0;
+}
+
+static int folder_make(int dir_fd, const char *folder, char *err, size_t err_len)
+{
+    if (mkdirat(dir_fd, folder, 0700) == 0 || errno == EEXIST)
+        return CS_OK;
+    snprintf(err, err_len, "cannot make the folder: %s", strerror(errno));
+    return CS_EIO;
+}
+
+int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len)
+{
+    if (read_only) {
+        if (faccessat(dir_fd, CATALOG_FOLDER "/CURRENT", F_OK, 0) == 0)
+            return CS_OK;
+        snprintf(err, err_len, "there is none");
+        return CS_ECORRUPT;
+    }
+    int rc = names_settle(dir_fd);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot end a rebuild: %s", strerror(-rc));
+        return CS_EIO;
+    }
+    /* RocksDB would make it readable by others. */
+    return folder_make(dir_fd, CATALOG_FOLDER, err, err_len);
+}
+
+int catalog_folder_new(int dir_fd, char *err, size_t err_len)
+{
+    int rc = folder_remove(dir_fd, CATALOG_FOLDER_NEW);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot remove what an earlier rebuild left: %s", strerror(-rc));
+        return CS_EIO;
+    }
+    return folder_make(dir_fd, CATALOG_FOLDER_NEW, err, err_len);
+}
+
+int catalog_replace(int dir_fd)
+{
+    bool both = faccessat(dir_fd, CATALOG_FOLDER, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (both && renameat2(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER, RENAME_EXCHANGE) == 0) {
+        if (fsync(dir_fd) < 0)
+            return -errno;
+        (void)folder_remove(dir_fd, CATALOG_FOLDER_NEW); /* or the next open does */
+        return 0;
+    }
+    if (both && errno != EINVAL && errno != ENOSYS)
+        return -errno;
+    /* A file system without exchange: the old one goes first, and its absence says that the new one is whole.
+     */
+    int rc = both ? folder_remove(dir_fd, CATALOG_FOLDER) : 0;
+    if (rc == 0 && (fsync(dir_fd) < 0 || renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 ||
+                    fsync(dir_fd) < 0))
+        rc = -errno;
+    return rc;
+}

@@ -1,0 +1,19 @@
+/*
+ * Names of the catalogue in a store's directory, for catalog.c: the one that is used, and the one that a
+ * rebuild makes beside it. Errors as in catalog.h.
+ */
+#ifndef ISOTHERM_CACHESTORE_CATALOG_FOLDER_H
+#define ISOTHERM_CACHESTORE_CATALOG_FOLDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define CATALOG_FOLDER     "catalog"
+#define CATALOG_FOLDER_NEW "catalog.new"
+
+/* The folder is there; not read_only: what a rebuild left is put in order before. */
+int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len);
+/* The folder of a rebuild is there, empty. */
+int catalog_folder_new(int dir_fd, char *err, size_t err_len);
+
+#endif

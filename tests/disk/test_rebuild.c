@@ -1,0 +1,180 @@
+/*
+ * A rebuild of the catalogue on request: what only rows have is taken over, and whatever ends it early, the
+ * catalogue that was there or the new one is there afterwards, whole.
+ */
+#include "tests/disk/harness.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LONG_NOTE = 400 << 10 };
+
+static struct record_id put_with_note(struct rig *r, uint32_t number, const struct cs_note *note)
+{
+    struct span_io *s = span_make(r, number, 4);
+    s->w.notes = note;
+    s->w.n_notes = 1;
+    span_write(s);
+    tier_disk_kick(r->tier);
+    assert_int_equal(span_wait(s), TIER_OK);
+    struct record_id id = s->w.record.id;
+    span_free(s);
+    return id;
+}
+
+/* Three records: a note in the row of 1, a row of notes of 2, which is pinned and was used; a quota. 3 is
+ * deleted, and its header is still there. Closed. */
+static void store_make(struct rig *r)
+{
+    static char text[LONG_NOTE];
+    memset(text, 'n', sizeof text);
+    struct cs_note note = {.key = {1, 2}, .data = text, .len = sizeof text},
+                   later = {.key = {3, 4}, .data = "later", .len = 5};
+    rig_init(r);
+    rig_open(r);
+    put_with_note(r, 1, &note);
+    struct record_id owner = put(r, 2, 4), gone = put_with_note(r, 3, &later);
+    struct note_record n = {.id = tier_disk_next_id(r->tier), .owner = owner, .notes = &later, .n_notes = 1};
+    assert_int_equal(tier_disk_write_notes(r->tier, &n), CS_OK);
+    tier_disk_touch(r->tier, owner, 1234567890);
+    tier_disk_delete(r->tier, gone);
+    tier_disk_kick(r->tier);
+    assert_true(wait_until(nothing_pending, r));
+    rig_close(r);
+    struct catalog *c = rig_catalog_open(r, false);
+    struct cs_tenant tenant = {{1}};
+    struct cs_quota quota = {.disk_bytes = 77777};
+    uint8_t value[CATALOG_QUOTA_BYTES];
+    catalog_quota_encode(&quota, value);
+    catalog_put(c, CATALOG_PINNED, owner, "", 0);
+    catalog_put(c, CATALOG_QUOTA, catalog_quota_id(&tenant), value, sizeof value);
+    assert_int_equal(catalog_commit(c, true), CS_OK);
+    rig_catalog_close(r, c);
+}
+
+static int rebuild(struct rig *r, char *err, size_t err_len)
+{
+    struct cs_inspect *in;
+    struct cs_rebuilt made;
+    assert_int_equal(cs_inspect_open(r->dir, &in, err, err_len), CS_OK);
+    int rc = cs_inspect_rebuild(in, &made, err, err_len);
+    cs_inspect_close(in);
+    return rc;
+}
+
+static bool is_there(const struct rig *r, const char *name)
+{
+    struct stat st;
+    return lstat(rig_path(r, name), &st) == 0;
+}
+
+/* All that store_make made; n: records in all. */
+static void check_all(struct rig *r, size_t n)
+{
+    assert_int_equal(rig_rows(r, CATALOG_RECORD), n);
+    assert_int_equal(rig_rows(r, CATALOG_NOTES), 1);
+    assert_int_equal(rig_rows(r, CATALOG_PINNED), 1);
+    assert_int_equal(rig_rows(r, CATALOG_QUOTA), 1);
+    rig_open(r);
+    assert_false(is_there(r, "catalog.new"));
+    assert_int_equal(r->n_seen, n);
+    assert_int_equal(r->n_notes_seen, 2);
+    const struct seen_span *one = find_seen(r, 1), *two = find_seen(r, 2);
+    assert_non_null(one);
+    assert_non_null(two);
+    assert_true(one->has_notes);
+    assert_true(two->record.pinned && !one->record.pinned);
+    assert_int_equal(two->used_unix, 1234567890);
+    assert_int_equal(get(r, one->id, 1, 4), TIER_OK);
+    assert_int_equal(get(r, two->id, 2, 4), TIER_OK);
+    assert_int_equal(r->n_warnings, 0);
+    rig_close(r);
+}
+
+static void what_only_rows_have_outlives_a_rebuild(void **state)
+{
+    (void)state;
+    struct rig r;
+    char err[256];
+    store_make(&r);
+    check_all(&r, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rebuild(&r, err, sizeof err), CS_OK);
+        assert_false(is_there(&r, "catalog.new"));
+        check_all(&r, 3); /* the deleted one is back, without its note */
+    }
+    rig_destroy(&r);
+}
+
+static void without_a_catalogue_records_come_back_alone(void **state)
+{
+    (void)state;
+    struct rig r;
+    char err[256];
+    store_make(&r);
+    remove_tree(rig_path(&r, "catalog"));
+    assert_int_equal(rebuild(&r, err, sizeof err), CS_OK);
+    assert_int_equal(rig_rows(&r, CATALOG_RECORD), 3);
+    assert_int_equal(rig_rows(&r, CATALOG_PINNED), 0);
+    rig_open(&r);
+    assert_int_equal(r.n_seen, 3);
+    assert_int_equal(r.n_notes_seen, 0);
+    rig_destroy(&r);
+}
+
+static void a_rebuild_that_cannot_write_changes_nothing(void **state)
+{
+    (void)state;
+    struct rig r;
+    char err[256];
+    store_make(&r);
+    files_limit(LONG_NOTE / 2); /* the row with the long note does not fit into a log */
+    assert_int_equal(rebuild(&r, err, sizeof err), CS_EIO);
+    files_unlimit();
+    assert_false(is_there(&r, "catalog.new"));
+    check_all(&r, 2);
+    assert_int_equal(rebuild(&r, err, sizeof err), CS_OK);
+    check_all(&r, 3);
+    rig_destroy(&r);
+}
+
+static void a_rebuild_that_ends_in_the_middle_leaves_one_catalogue(void **state)
+{
+    (void)state;
+    struct rig r;
+    char to[512];
+    store_make(&r);
+    /* While the new one is being made; or the old one lies there under that name, after the exchange. */
+    assert_int_equal(mkdir(rig_path(&r, "catalog.new"), 0700), 0);
+    int fd = open(rig_path(&r, "catalog.new/000007.log"), O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, "half", 4), 4);
+    close(fd);
+    check_all(&r, 2);
+    /* Where names cannot be exchanged, between the end of the old one and the new one's name. */
+    snprintf(to, sizeof to, "%s", rig_path(&r, "catalog.new"));
+    assert_int_equal(rename(rig_path(&r, "catalog"), to), 0);
+    struct cs_inspect *in;
+    char err[256];
+    assert_int_equal(cs_inspect_open(r.dir, &in, err, sizeof err), CS_OK); /* reads only */
+    cs_inspect_close(in);
+    rig_open(&r);
+    rig_close(&r);
+    check_all(&r, 2);
+    rig_destroy(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_only_rows_have_outlives_a_rebuild),
+        cmocka_unit_test(without_a_catalogue_records_come_back_alone),
+        cmocka_unit_test(a_rebuild_that_cannot_write_changes_nothing),
+        cmocka_unit_test(a_rebuild_that_ends_in_the_middle_leaves_one_catalogue),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
