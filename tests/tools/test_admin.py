@@ -341,13 +341,16 @@ class Pin(Case):
         self.assertEqual(self.pins(), [])
         self.assertEqual(self.ask("unpin", record)["pinned"], False)  # once more does no harm
 
-    def test_goes_with_the_record_and_with_the_catalogue(self):
+    def test_goes_with_the_record_and_with_the_catalogue_but_not_with_a_rebuild(self):
         self.make()
         records = self.ask("ls")
         for record in (records[2]["record"], records[5]["record"]):
             self.ask("pin", record)
         self.ask("evict", records[2]["record"])
         self.assertEqual((self.pins(), self.opened()), ([16], 4))
+        self.ask("rebuild")
+        self.assertEqual(self.pins(), [16])
+        self.lose_catalogue()
         self.ask("rebuild")
         self.assertEqual(self.pins(), [])
 
@@ -467,16 +470,20 @@ class Scrub(Case):
             result = self.ask(command, code=1)
             self.assertEqual((result["n_damaged"], result["read_bytes"]), (7, 0))
 
-    def test_drops_damaged_records_and_what_only_they_lead_to(self):
+    def test_drops_damaged_records_with_nothing_sound_below(self):
         self.make()
         flip(os.path.join(self.store, "volume.000"), CHUNK + 2 * PAGE)  # of 40..60
         before = self.ask("ls")
         self.assertEqual(self.ask("scrub", code=1)["n_damaged"], 1)
         self.assertEqual(self.ask("ls"), before)
         result = self.ask("scrub", "--drop", code=1)
-        self.assertEqual((result["n_damaged"], result["dropped"]), (1, 3))
-        self.assertEqual(sorted(self.places()), sorted(p for p in WHOLE if p[1] < 40))
-        self.assertEqual(self.ask("scrub")["n_damaged"], 0)
+        self.assertEqual((result["n_damaged"], result["dropped"], result["kept"]), (1, 0, 1))
+        self.assertEqual(self.ask("ls"), before)
+        flip(os.path.join(self.store, "volume.000"), 2 * CHUNK + 2 * PAGE)  # the checkpoint at 60, which hangs on it
+        result = self.ask("scrub", "--drop", code=1)
+        self.assertEqual((result["n_damaged"], result["dropped"], result["kept"]), (2, 1, 1))
+        self.assertEqual(sorted(self.places()), sorted(p for p in WHOLE if p != ("checkpoint", 60, 0)))
+        self.assertEqual(self.ask("scrub", code=1)["n_damaged"], 1)
 
     def blocked(self, *arguments, filled=0):
         """A process whose lines of progress fill its stderr, which nobody reads; `filled`: of that pipe beforehand."""

@@ -1,8 +1,8 @@
 /*
  * cachestore-admin verify and scrub: everything is read and every checksum checked. scrub with --drop deletes
- * what is damaged, so that it is computed and stored anew instead of being a miss for ever. Both say how far
- * they are; SIGINT stops them after the record at hand. Of a store in use, what leaves it on the way is
- * skipped.
+ * what is damaged, except where something sound hangs on it: that is found again when what is damaged has
+ * been computed and stored anew. Both say how far they are; SIGINT stops them after the record at hand. Of a
+ * store in use, what leaves it on the way is skipped.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,8 +17,14 @@ struct check {
     const struct options *o;
     uint64_t n, checkpoints, gone, bytes; /* bytes: of records that are whole */
     uint64_t looked_at, bytes_in_all;     /* of all */
-    uint64_t (*damaged)[2];               /* record ids */
+    struct damaged {
+        uint64_t record_id[2];
+        bool needed; /* something sound hangs on it */
+    } * damaged;
     size_t n_damaged;
+    /* The path to the last record, by depth: 1 + which of the damaged it is, 0: none. */
+    size_t *path, path_room;
+    uint32_t depth; /* of that record */
 };
 
 static void print_damage(const struct check *c, const struct cs_span_info *s, const char *why)
@@ -36,6 +42,29 @@ static void print_damage(const struct check *c, const struct cs_span_info *s, co
         printf("damaged    %s, %s: ", record_text(s->record_id, record), place_text(s, place));
         print_escaped(stdout, why, false);
         printf("\n");
+    }
+}
+
+static bool path_reserve(struct check *c, uint32_t depth)
+{
+    if (depth < c->path_room)
+        return true;
+    size_t room = 2 * (size_t)depth + 64;
+    size_t *larger = realloc(c->path, room * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    memset(larger + c->path_room, 0, (room - c->path_room) * sizeof *larger);
+    c->path = larger;
+    c->path_room = room;
+    return true;
+}
+
+/* Something hangs on what is damaged on the path. */
+static void path_is_needed(struct check *c)
+{
+    for (uint32_t i = 0; i < c->path_room && i <= c->depth; i++) {
+        if (c->path[i] > 0)
+            c->damaged[c->path[i] - 1].needed = true;
     }
 }
 
@@ -58,37 +87,48 @@ static int check_one(void *ctx, const struct cs_span_info *s)
     c->checkpoints += s->checkpoint;
     if (rc == CS_OK)
         c->bytes += s->payload_bytes;
-    if (rc == CS_OK || rc == CS_ENOMEM)
-        return rc;
+    if (rc == CS_ENOMEM || !path_reserve(c, s->depth))
+        return CS_ENOMEM;
+    c->path[s->depth] = 0;
+    c->depth = s->depth;
+    if (rc == CS_OK) {
+        path_is_needed(c);
+        return 0;
+    }
     void *grown = realloc(c->damaged, (c->n_damaged + 1) * sizeof *c->damaged);
     if (grown == NULL)
         return CS_ENOMEM;
     c->damaged = grown;
-    memcpy(c->damaged[c->n_damaged++], s->record_id, sizeof *c->damaged);
+    struct damaged *d = &c->damaged[c->n_damaged++];
+    *d = (struct damaged){.needed = false};
+    memcpy(d->record_id, s->record_id, sizeof d->record_id);
+    c->path[s->depth] = c->n_damaged;
     print_damage(c, s, why);
     return 0;
 }
 
-static int is_damaged(void *ctx, const struct cs_span_info *s)
+static int is_useless(void *ctx, const struct cs_span_info *s)
 {
     const struct check *c = ctx;
     for (size_t i = 0; i < c->n_damaged; i++) {
-        if (memcmp(c->damaged[i], s->record_id, sizeof s->record_id) == 0)
-            return 1;
+        if (memcmp(c->damaged[i].record_id, s->record_id, sizeof s->record_id) == 0)
+            return !c->damaged[i].needed;
     }
     return 0;
 }
 
-/* What --drop deletes: the damaged records and what is stored below them, which nothing would lead to any
- * more. */
-static int drop(struct check *c, uint64_t *n_dropped)
+/* What --drop deletes: the damaged records on which nothing sound hangs, as far as that is known. */
+static int drop(struct check *c, bool all_seen, uint64_t *n_dropped, uint64_t *n_kept)
 {
     struct cs_evicted gone = {0};
     char err[256] = "";
-    *n_dropped = 0;
     if (!c->o->drop || c->n_damaged == 0)
         return EXIT_FINE;
-    int rc = cs_inspect_evict(c->in, is_damaged, c, true, &gone, err, sizeof err);
+    if (!all_seen)
+        path_is_needed(c);
+    for (size_t i = 0; i < c->n_damaged; i++)
+        *n_kept += c->damaged[i].needed;
+    int rc = cs_inspect_evict(c->in, is_useless, c, true, &gone, err, sizeof err);
     *n_dropped = rc == CS_OK ? gone.spans + gone.checkpoints : 0;
     return rc == CS_OK ? EXIT_FINE : complain("%s", err);
 }
@@ -97,7 +137,7 @@ static int run_check(struct check *c)
 {
     struct cs_store_info info;
     bool json = c->o->json;
-    uint64_t dropped = 0;
+    uint64_t dropped = 0, kept = 0;
     int rc = cs_inspect_info(c->in, &info);
     if (rc != CS_OK)
         return complain("cannot list what is stored: %s", cs_strerror(rc));
@@ -109,12 +149,12 @@ static int run_check(struct check *c)
     int code = EXIT_FINE;
     progress_end();
     if (rc >= 0)
-        code = drop(c, &dropped);
+        code = drop(c, rc != STOP, &dropped, &kept);
     if (json)
         printf("%s],\"spans\":%" PRIu64 ",\"checkpoints\":%" PRIu64 ",\"read_bytes\":%" PRIu64
-               ",\"n_damaged\":%zu,\"dropped\":%" PRIu64 ",\"stopped\":%s}\n",
+               ",\"n_damaged\":%zu,\"dropped\":%" PRIu64 ",\"kept\":%" PRIu64 ",\"stopped\":%s}\n",
                c->n_damaged > 0 ? "\n" : "", c->n - c->checkpoints, c->checkpoints, c->bytes, c->n_damaged,
-               dropped, rc == STOP ? "true" : "false");
+               dropped, kept, rc == STOP ? "true" : "false");
     if (rc < 0)
         return complain("%s", cs_strerror(rc));
     if (!json) {
@@ -128,6 +168,9 @@ static int run_check(struct check *c)
                c->checkpoints == 1 ? "" : "s", bytes_text(c->bytes, a), c->n_damaged);
         if (dropped > 0)
             printf("dropped    %" PRIu64 "\n", dropped);
+        if (kept > 0)
+            printf("kept       %" PRIu64 " for what is stored below: it is found when they are stored anew\n",
+                   kept);
         if (rc == STOP)
             printf("stopped    the rest was not read\n");
     }
@@ -143,6 +186,7 @@ int run_verify(struct cs_inspect *in, const struct options *o)
     struct check c = {.in = in, .o = o};
     int code = run_check(&c);
     free(c.damaged);
+    free(c.path);
     return code;
 }
 

@@ -26,7 +26,7 @@ static const char usage_text[] =
     "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
     "          [--tenant TENANT] [--model MODEL]\n"
     "  verify                  read everything and check every checksum\n"
-    "  scrub [--drop]          the same; --drop deletes damaged records and all below them\n"
+    "  scrub [--drop]          the same; --drop deletes damaged records with nothing sound below\n"
     "  evict KEY | --tenant TENANT | --all\n"
     "                          delete a record and what is stored below it, all of a tenant, everything;\n"
     "                          no rebuild brings it back\n"
