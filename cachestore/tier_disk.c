@@ -143,6 +143,15 @@ void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *fo
     va_end(args);
 }
 
+void tier_say_buffered(struct tier_disk *t)
+{
+    if (t->volumes.direct || t->buffered_said)
+        return;
+    t->buffered_said = true;
+    tier_log(t, CS_LOG_INFO,
+             "disk cache: O_DIRECT is refused by this file system; volumes are read and written buffered");
+}
+
 uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
 {
     uint64_t share = catalog_bytes > t->catalog_share ? catalog_bytes : t->catalog_share;

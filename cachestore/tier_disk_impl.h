@@ -229,6 +229,8 @@ int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *r
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
+/* Says once that volumes are read and written buffered, where they are. */
+void tier_say_buffered(struct tier_disk *t);
 
 /* tier_disk_admin.c: on the I/O thread */
 /* Zeroes the header of a record whose row is gone; tier_record_end is called again then. false: no memory. */
@@ -271,8 +273,6 @@ void tier_write_landed(struct transfer *x);
 
 /* A sync has failed: nothing that was written since the last good one is trusted. */
 void tier_sync_failed(struct tier_disk *t);
-/* Says once that volumes are read and written buffered, where they are. */
-void tier_say_buffered(struct tier_disk *t);
 /* A write that ends without a row. */
 void tier_transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks);
 /* To the catalogue thread. */

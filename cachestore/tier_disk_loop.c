@@ -533,15 +533,6 @@ static void publish_counters(struct tier_disk *t)
     atomic_store_explicit(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes), memory_order_relaxed);
 }
 
-void tier_say_buffered(struct tier_disk *t)
-{
-    if (t->volumes.direct || t->buffered_said)
-        return;
-    t->buffered_said = true;
-    tier_log(t, CS_LOG_INFO,
-             "disk cache: O_DIRECT is refused by this file system; volumes are read and written buffered");
-}
-
 static int engine_start(struct tier_disk *t)
 {
     struct io_engine *engine;
