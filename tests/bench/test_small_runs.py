@@ -37,7 +37,7 @@ def flat(out):
     for name in ("64 messages", "512 messages", "4,096 messages"):
         for what in ("spans", "rows", "read SQEs", "copies"):
             assert rows[name][what] == one[what], (name, what, rows)
-    many = rows["of two pages"]
+    many = rows["512 publishes"]
     assert many["rows"] == many["spans"] and many["read SQEs"] <= one["read SQEs"] + many["spans"], rows
 
 

@@ -180,17 +180,17 @@ static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
 {
     (void)state;
     struct fake f;
-    struct io *io = io_make(&f, 64 << 10);
+    struct io *io = io_make(&f, 384 << 10);
     struct request w[4], r[4];
     for (int i = 0; i < 4; i++) {
-        request_make(&w[i], IO_WRITE, (uint64_t)i << 20, 16 << 10, 0, 0);
+        request_make(&w[i], IO_WRITE, (uint64_t)i << 20, 64 << 10, 0, 0);
         io_add(io, &w[i].op);
     }
     for (int i = 0; i < 4; i++) {
         request_make(&r[i], IO_READ, (uint64_t)i << 20, 24 << 10, 0, 0);
         io_add(io, &r[i].op);
     }
-    io_run(io, -1); /* two reads fill 48 of 64 KiB; a third does not fit, and no write may pass it */
+    io_run(io, -1); /* two reads fill 48 of the 64 KiB that reads may have; no write may pass the third */
     assert_int_equal(f.n_log, 2);
     assert_ptr_equal(f.log[0], &r[0].op);
     assert_ptr_equal(f.log[1], &r[1].op);
@@ -198,7 +198,7 @@ static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
         expect(&f, -1);
     while (!r[3].done)
         io_run(io, -1);
-    /* Writes hold a quarter of the bound: one at a time. */
+    /* Writes hold a quarter of the bound, 96 KiB: one at a time. */
     unsigned writes = 0;
     for (unsigned i = 0; i < f.n_inflight; i++)
         writes += f.inflight[i]->kind == IO_WRITE;
