@@ -3,6 +3,7 @@
  * Whatever is wrong is one line on stderr and exit code 2.
  */
 #include "engine/cli.h"
+#include "engine/cli_line.h"
 #include "kernels/kernels.h"
 #include <errno.h>
 #include <math.h>
@@ -152,6 +153,8 @@ static void help_command(enum cli_command c)
     puts("\nSIZE takes K, M, G, T (powers of 1024).");
     if (c == CLI_RUN)
         puts("In the chat: /clear forgets what was said, /quit or Ctrl-D ends, Ctrl-C ends a reply.");
+    if (c == CLI_RUN && cli_line_edits())
+        puts("Lines can be edited and recalled as in a shell (libedit; ~/.editrc).");
 }
 
 static bool fail(enum cli_command c, int *exit_code, const char *format, ...)

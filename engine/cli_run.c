@@ -4,6 +4,7 @@
  * eventfd, which the SIGINT handler may write to as well.
  */
 #include "engine/cli.h"
+#include "engine/cli_line.h"
 #include "engine/runtime/stop.h"
 #include <errno.h>
 #include <poll.h>
@@ -259,12 +260,17 @@ static void forget(struct chat *c)
 
 enum command { COMMAND_NONE, COMMAND_DONE, COMMAND_QUIT };
 
-/* A line that is a command is no message. */
-static enum command obey(struct chat *c, const char *line)
+static bool is_command(const char *line, size_t len, const char *name)
 {
-    if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0)
+    return strlen(name) == len && memcmp(line, name, len) == 0;
+}
+
+/* A line that is a command is no message. */
+static enum command obey(struct chat *c, const char *line, size_t len)
+{
+    if (is_command(line, len, "/quit") || is_command(line, len, "/exit"))
         return COMMAND_QUIT;
-    if (strcmp(line, "/clear") != 0 && strcmp(line, "/reset") != 0)
+    if (!is_command(line, len, "/clear") && !is_command(line, len, "/reset"))
         return COMMAND_NONE;
     forget(c);
     return COMMAND_DONE;
@@ -273,29 +279,20 @@ static enum command obey(struct chat *c, const char *line)
 static int converse(struct chat *c)
 {
     bool tty = isatty(STDIN_FILENO);
-    char *line = NULL;
-    size_t cap = 0;
+    struct cli_line *lines = cli_line_open(tty);
     int rc = ENG_OK;
+    if (!lines)
+        return ENG_ENOMEM;
     if (tty)
         fprintf(stderr, "/clear forgets the chat, /quit or Ctrl-D ends, Ctrl-C ends a reply.\n");
     for (;;) {
-        if (tty) {
-            fputs("> ", stderr);
-            fflush(stderr);
-        }
-        errno = 0;
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0 && errno == EINTR) {
-            clearerr(stdin);
+        const char *line;
+        long n = cli_line_read(lines, &line);
+        if (n == CLI_LINE_INTERRUPTED) {
             fputc('\n', stderr);
             continue;
         }
-        if (n < 0)
-            break;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            n--;
-        line[n] = '\0';
-        enum command command = obey(c, line);
+        enum command command = n < 0 ? COMMAND_QUIT : obey(c, line, (size_t)n);
         if (command == COMMAND_QUIT)
             break;
         if (n == 0 || command == COMMAND_DONE)
@@ -306,7 +303,7 @@ static int converse(struct chat *c)
     }
     if (tty)
         fputc('\n', stderr);
-    free(line);
+    cli_line_close(lines);
     return rc;
 }
 
@@ -332,7 +329,7 @@ int cli_run(const struct cli_options *o)
         exit_code = rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
         goto out;
     }
-    struct sigaction on_int = {.sa_handler = on_interrupt}; /* no SA_RESTART: getline comes back */
+    struct sigaction on_int = {.sa_handler = on_interrupt}; /* no SA_RESTART: reading a line comes back */
     sigaction(SIGINT, &on_int, NULL);
     if (o->system && add_message(&chat, ENG_ROLE_SYSTEM, o->system, strlen(o->system)) != ENG_OK)
         goto out;

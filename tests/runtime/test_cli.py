@@ -3,14 +3,19 @@
 
   test_cli.py ISOTHERM        models in $ISOTHERM_TEST_MODELS
 """
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
+import time
 import unittest
 import urllib.request
 
@@ -215,6 +220,63 @@ class Run(unittest.TestCase):
                 size, unit = re.search(r"of ([0-9.]+) ([KMG]iB) used", result.stderr).groups()
                 budget = float(size) * 1024 ** ("KMG".index(unit[0]) + 1)
                 self.assertAlmostEqual(budget, min(16 << 30, free / 2), delta=free / 20)
+
+
+class Terminal(unittest.TestCase):
+    """isotherm run on a pseudo terminal."""
+
+    def setUp(self):
+        self.master, terminal = pty.openpty()
+        self.said = b""
+        self.process = subprocess.Popen([ISOTHERM, "run", "--model", MODEL, "--temperature", "0", "--max-tokens", "2", "--seed", "1"],
+                                        stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+                                        env={**os.environ, "TERM": "xterm"}, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(terminal)
+
+    def tearDown(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+    def until(self, pattern, times=1):
+        """Reads until this was said so many times since the last call."""
+        deadline = time.monotonic() + 60
+        while len(re.findall(pattern, self.said)) < times:
+            self.assertLess(time.monotonic(), deadline, self.said)
+            if select.select([self.master], [], [], 1)[0]:
+                self.said += os.read(self.master, 4096)
+        said, self.said = self.said, b""
+        return said
+
+    def type(self, keys):
+        os.write(self.master, keys)
+
+    def test_a_line_is_edited_and_recalled(self):
+        if "libedit" not in isotherm("run", "--help").stdout:
+            self.skipTest("built without libedit")
+        self.until(b"> ")
+        self.type("Größe naïve\n".encode())
+        first = self.until(rb"prompt \d+, reused.*\]")
+        self.type(b"/clear\n")
+        self.until(b"a new chat")
+        self.type(b"\x1b[A\x1b[A\n")  # recalled
+        second = self.until(rb"prompt \d+, reused.*\]")
+        self.type(b"/clear\n")
+        self.until(b"a new chat")
+        self.type("xröße naïve".encode() + b"\x01\x1b[C\x7fG" + b"\n")  # to the front, over the x, which goes
+        third = self.until(rb"prompt \d+, reused.*\]")
+        prompts = [re.findall(rb"prompt (\d+),", said)[0] for said in (first, second, third)]
+        self.assertEqual(len(set(prompts)), 1, prompts)
+        self.assertNotIn(b"reused 0", second + third)  # the same words
+
+    def test_a_signal_at_the_prompt_gives_a_new_one_and_the_end_ends(self):
+        self.until(b"> ")
+        self.type(b"half a line")
+        self.until(b"half a line")
+        self.type(b"\x03")
+        self.until(b"> ")
+        self.type(b"\x04")
+        self.assertEqual(self.process.wait(60), 0)
 
 
 class Serve(unittest.TestCase):

@@ -1,0 +1,23 @@
+/* Lines of a chat from standard input; from a terminal they can be edited and recalled, where libedit was
+ * there to build with. Main thread. */
+#ifndef ISOTHERM_ENGINE_CLI_LINE_H
+#define ISOTHERM_ENGINE_CLI_LINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { CLI_LINE_END = -1, CLI_LINE_INTERRUPTED = -2 };
+
+struct cli_line;
+
+/* terminal: with a prompt on stderr. NULL: no memory. */
+struct cli_line *cli_line_open(bool terminal);
+/* Bytes of the next line, without its end, which *text has until the next call; or CLI_LINE_*. Interrupted:
+ * by a signal whose handler is set without SA_RESTART. */
+long cli_line_read(struct cli_line *l, const char **text);
+void cli_line_close(struct cli_line *l);
+
+/* Whether cli_line_open(true) edits. */
+bool cli_line_edits(void);
+
+#endif
