@@ -37,6 +37,7 @@ struct undo {
 
 struct catalog {
     bool read_only, broken;
+    bool beside; /* a rebuild's: what it commits takes the place of all there is, or goes */
     struct change *batch;
     size_t n, room;
 };
@@ -46,7 +47,9 @@ static size_t n_rows, rows_room;
 static uint64_t all_bytes;
 static struct undo undos[N_UNDO]; /* of what is not durable, oldest first */
 static uint32_t n_undos, batch_number;
-static bool garbled; /* it will not open until it is removed */
+static bool garbled;          /* it will not open until it is removed */
+static struct change *beside; /* of a rebuild; the machine's */
+static size_t n_beside, beside_room;
 
 /* ---- the map ----------------------------------------------------------------------------------------- */
 
@@ -175,11 +178,32 @@ static void rows_clear(void)
     undos_drop();
 }
 
+/* ---- the one beside ---------------------------------------------------------------------------------- */
+
+static void beside_clear(void)
+{
+    while (n_beside > 0)
+        __real_free(beside[--n_beside].row.value);
+}
+
+static void beside_add(const struct change *c)
+{
+    if (n_beside == beside_room) {
+        beside_room = beside_room == 0 ? 64 : 2 * beside_room;
+        beside = __real_realloc(beside, beside_room * sizeof *beside);
+        if (beside == NULL)
+            sim_fail("no memory for the catalogue");
+    }
+    beside[n_beside] = *c;
+    beside[n_beside++].row.value = copy_of(c->row.value, c->row.len);
+}
+
 /* ---- the machine ------------------------------------------------------------------------------------- */
 
 void rows_reset(void)
 {
     rows_clear();
+    beside_clear();
     garbled = false;
     batch_number = 0;
 }
@@ -196,6 +220,7 @@ size_t rows_n(void)
 
 void rows_process_ended(bool killed, bool power)
 {
+    beside_clear(); /* the next open removes it */
     if (!killed || !power)
         return;
     /* Batches from the newest on, as many as the seed says. */
@@ -295,6 +320,49 @@ int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalo
     return CS_OK;
 }
 
+int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len)
+{
+    (void)dir_fd;
+    (void)share_bytes;
+    *out = NULL;
+    takes_time(300);
+    beside_clear();
+    if (sim_fault(FAULT_catalog_open_error)) {
+        snprintf(err, err_len, "a simulated error");
+        return CS_EIO;
+    }
+    struct catalog *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        snprintf(err, err_len, "out of memory");
+        return CS_ENOMEM;
+    }
+    c->beside = true;
+    *out = c;
+    return CS_OK;
+}
+
+int catalog_replace(int dir_fd)
+{
+    (void)dir_fd;
+    fibers_yield();
+    if (sim_fault(FAULT_call_error))
+        return -5;
+    rows_clear();
+    for (size_t i = 0; i < n_beside; i++)
+        apply(&beside[i], false);
+    beside_clear();
+    garbled = false;
+    files_has_catalog = true;
+    return 0;
+}
+
+int catalog_remove_new(int dir_fd)
+{
+    (void)dir_fd;
+    beside_clear();
+    return 0;
+}
+
 uint64_t catalog_reserve_bytes(uint64_t share_bytes)
 {
     return share_bytes / 2;
@@ -318,7 +386,7 @@ void catalog_close(struct catalog *c)
     if (c == NULL)
         return;
     takes_time(300);
-    if (!c->read_only && !c->broken)
+    if (!c->read_only && !c->broken && !c->beside)
         undos_drop();
     batch_clear(c);
     free(c->batch);
@@ -384,6 +452,24 @@ int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, v
         if (rc != 0)
             return rc;
     }
+    return CS_OK;
+}
+
+int catalog_get(struct catalog *c, struct record_id id, void **value, size_t *len)
+{
+    bool there;
+    const struct row key = {.kind = CATALOG_RECORD, .id = id};
+    (void)c;
+    size_t at = find(&key, &there);
+    if (!there)
+        return CS_ENOTFOUND;
+    if (rows[at].spoiled || sim_fault(FAULT_catalog_scan_error))
+        return CS_ECORRUPT;
+    *value = malloc(rows[at].len + 1);
+    if (*value == NULL)
+        return CS_ENOMEM;
+    memcpy(*value, rows[at].value, rows[at].len);
+    *len = rows[at].len;
     return CS_OK;
 }
 
@@ -464,14 +550,17 @@ int catalog_commit(struct catalog *c, bool sync)
     if (applied) {
         batch_number++;
         for (size_t i = 0; i < c->n; i++)
-            apply(&c->batch[i], true);
+            if (c->beside)
+                beside_add(&c->batch[i]);
+            else
+                apply(&c->batch[i], true);
         checker_budget();
     }
     SIM_SAY("batch of %zu rows%s: %s", c->n, sync ? ", synced" : "", fails ? "failed" : "done");
     sim_note(c->n << 8 | (unsigned)fails);
     batch_clear(c);
     takes_time(100); /* a kill may come between the batch and its return */
-    if (!fails && sync && !sim_fault(FAULT_catalog_lost_flush))
+    if (!fails && sync && !sim_fault(FAULT_catalog_lost_flush) && !c->beside)
         undos_drop();
     return fails ? CS_EIO : CS_OK;
 }
