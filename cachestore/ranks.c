@@ -377,8 +377,9 @@ static struct worth_facts facts_of_checkpoint(const struct index *ix, const stru
                                 .role = c->boundary == CS_BOUNDARY_SYSTEM ? WORTH_SHARED
                                         : last                            ? WORTH_LEAF
                                                                           : WORTH_INTERIOR};
+    uint32_t pages = (facts.to - facts.from) / ix->page_tokens;
     if (last) /* whatever it serves: nothing else needs the pages that lead to it */
-        facts.blocks_freed = (double)((facts.to - facts.from) / ix->page_tokens);
+        facts.blocks_freed = pages;
     return facts;
 }
 

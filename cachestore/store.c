@@ -10,6 +10,7 @@
 #include "formats/record.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,7 +148,8 @@ static void *keeper_main(void *arg)
         }
         if (s->trimming) {
             s->trimming = room_trim_some_locked(s);
-            pthread_mutex_unlock(&s->lock); /* others may want it */
+            pthread_mutex_unlock(&s->lock);
+            sched_yield(); /* others may want it */
             pthread_mutex_lock(&s->lock);
             continue;
         }
