@@ -7,11 +7,13 @@
  *
  *   fibers.c   threads as coroutines, locks, the clock; who runs next
  *   memory.c   the process's memory: gone with it at a kill, all given back at its end
- *   files.c    the file system: what is volatile, what is durable; calls that fail
+ *   files.c    the file system: what is volatile, what is durable
+ *   calls.c    calls of the system on it, that may fail
  *   engine.c   the I/O engine
  *   rows.c     the catalogue
  *   copies.c   the device
  *   checker.c  what must be true
+ *   faults.c   what goes wrong
  *   life.c     what the processes of a seed do
  *   main.c     seeds, jobs, counts
  */
@@ -208,7 +210,7 @@ void files_process_ended(bool killed, bool power);
 uint64_t files_backed_bytes(void); /* of volumes */
 /* Others fill the file system, or give room back. */
 void files_set_capacity(uint64_t bytes);
-uint64_t files_used_bytes(void);
+uint64_t files_used_bytes(void), files_capacity(void);
 bool files_is_full(uint64_t bytes); /* there is less room than that */
 /* The I/O engine's ways to volumes: bytes or -errno. */
 int files_read(int fd, uint64_t offset, void *out, size_t n);
