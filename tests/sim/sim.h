@@ -13,6 +13,7 @@
  *   rows.c     the catalogue
  *   copies.c   the device
  *   checker.c  what must be true
+ *   hears.c    ... at each step that the store takes
  *   faults.c   what goes wrong
  *   life.c     what the processes of a seed do
  *   main.c     seeds, jobs, counts
