@@ -276,9 +276,12 @@ static enum tier_result read_begin(struct tier_disk *t, struct disk_record *rec,
 
 void move_reads_begin(struct tier_disk *t)
 {
+    enum { START_EVERY = 16 }; /* so that the device works while the rest is prepared */
     struct tier_read *r;
-    while ((r = t->reads) != NULL) {
+    for (unsigned n = 1; (r = t->reads) != NULL; n++) {
         t->reads = r->tier_next;
+        if (n % START_EVERY == 0)
+            io_start(t->io);
         enum tier_result result = TIER_CANCELLED;
         if (!t->cancel_all && !atomic_load(&r->cancel)) {
             pthread_mutex_lock(&t->lock);

@@ -181,6 +181,12 @@ static bool start_some(struct io *io)
     }
 }
 
+void io_start(struct io *io)
+{
+    if (start_some(io))
+        io->engine->ops->wait(io->engine, 0);
+}
+
 void io_run(struct io *io, int timeout_ms)
 {
     start_some(io);

@@ -66,6 +66,8 @@ struct io;
 /* Takes the engine over, also on failure. NULL: out of memory. */
 struct io *io_open(struct io_engine *engine, uint64_t inflight_bytes);
 void io_add(struct io *io, struct io_op *op);
+/* Hands over what the bounds allow of what was added, without waiting; calls no done(). */
+void io_start(struct io *io);
 /* Starts what the bounds allow, waits as the engine's wait does (not at all when something was already
  * complete), and calls done() of what has completed. */
 void io_run(struct io *io, int timeout_ms);
