@@ -12,6 +12,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from damage import flip  # noqa: E402
+
 ADMIN, FIXTURE = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 CHUNK = 64 << 10
 PAGE = 4096
@@ -34,14 +37,6 @@ def contents(folder):
                 with open(os.path.join(base, name), "rb") as f:
                     found[os.path.relpath(os.path.join(base, name), folder)] = hashlib.sha256(f.read()).hexdigest()
     return found
-
-
-def flip(path, offset):
-    with open(path, "r+b") as f:
-        f.seek(offset)
-        byte = f.read(1)[0]
-        f.seek(offset)
-        f.write(bytes([byte ^ 0x10]))
 
 
 class Admin(unittest.TestCase):

@@ -309,3 +309,29 @@ void rig_remove_folder(char *folder)
     (void)nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
     free(folder);
 }
+
+char *rig_test_folder;
+
+int rig_make_folder(void **state)
+{
+    (void)state;
+    rig_test_folder = rig_folder();
+    return 0;
+}
+
+int rig_drop_folder(void **state)
+{
+    (void)state;
+    rig_remove_folder(rig_test_folder);
+    return 0;
+}
+
+const struct cs_config rig_tiny_spans = {
+    .checkpoint_grace_ms = UINT32_MAX,
+    .checkpoints_a_path = 64,
+    .span_bytes = 64 << 10,
+    .chunk_bytes = 64 << 10,
+    .extent_bytes = 4 << 20,
+    .flush_bytes = 256 << 10,
+    .flush_interval_ms = 20,
+};

@@ -100,5 +100,12 @@ uint32_t rig_reused(const struct rig_call *call);
 /* A fresh folder, and its removal. */
 char *rig_folder(void);
 void rig_remove_folder(char *folder);
+/* Setup and teardown: a test with a folder of its own. */
+extern char *rig_test_folder;
+int rig_make_folder(void **state);
+int rig_drop_folder(void **state);
+
+/* A store_shape: every checkpoint is kept, and spans are so small that a chat has many. */
+extern const struct cs_config rig_tiny_spans;
 
 #endif

@@ -10,31 +10,6 @@
 #define OTHERS 8
 
 static const char *const models[] = {"qwen3", "gemma3", "qwen35", "qwen3next-grouped"};
-static const struct cs_config shape = {
-    .checkpoint_grace_ms = UINT32_MAX,
-    .checkpoints_a_path = 64,
-    .span_bytes = 64 << 10,
-    .chunk_bytes = 64 << 10,
-    .extent_bytes = 4 << 20,
-    .flush_bytes = 256 << 10,
-    .flush_interval_ms = 20,
-};
-
-static char *folder;
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = rig_folder();
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    rig_remove_folder(folder);
-    return 0;
-}
 
 static struct eng_config discrete_config(size_t m, uint64_t host_bytes, bool disk)
 {
@@ -42,8 +17,8 @@ static struct eng_config discrete_config(size_t m, uint64_t host_bytes, bool dis
     c.max_concurrency = 1;
     c.discrete = true;
     c.prefix_cache_bytes = host_bytes;
-    c.store_shape = &shape;
-    c.disk_dir = disk ? folder : NULL;
+    c.store_shape = &rig_tiny_spans;
+    c.disk_dir = disk ? rig_test_folder : NULL;
     c.disk_bytes = disk ? 256 << 20 : 0;
     return c;
 }
@@ -79,16 +54,6 @@ static void run_others(struct eng_engine *e, const struct rig_options *o)
     }
 }
 
-static void run_and_compare(struct eng_engine *e, const uint32_t *ids, const struct rig_options *o,
-                            const struct rig_call *cold, struct cs_reuse *reuse)
-{
-    struct rig_call call;
-    rig_run(e, ids, PROMPT, o, &call);
-    rig_assert_same(cold, &call);
-    *reuse = call.usage.reuse;
-    rig_free(&call);
-}
-
 static struct rig_options short_reply(void)
 {
     struct rig_options o = rig_defaults();
@@ -109,34 +74,60 @@ static void cold_on_plain_memory(size_t m, const uint32_t *ids, const struct rig
     free((void *)plain.model_path);
 }
 
+/* A model's prompt, its cold reply on plain memory, and an engine over a discrete device. */
+struct trial {
+    uint32_t *ids, full;
+    struct rig_options options;
+    struct rig_call cold;
+    struct eng_config config;
+    struct eng_engine *e;
+};
+
+static struct trial trial_begin(size_t m, uint64_t host_bytes, bool disk)
+{
+    struct trial t = {.ids = rig_ids(1, PROMPT), .full = full(m), .options = short_reply()};
+    cold_on_plain_memory(m, t.ids, &t.options, &t.cold);
+    t.config = discrete_config(m, host_bytes, disk);
+    t.e = rig_open(&t.config);
+    return t;
+}
+
+/* The prompt again: the same bits; says what was reused. */
+static struct cs_reuse trial_run(struct trial *t)
+{
+    struct rig_call call;
+    rig_run(t->e, t->ids, PROMPT, &t->options, &call);
+    rig_assert_same(&t->cold, &call);
+    struct cs_reuse reuse = call.usage.reuse;
+    rig_free(&call);
+    return reuse;
+}
+
+static void trial_end(struct trial *t)
+{
+    rig_free(&t->cold);
+    rig_close(t->e);
+    free(t->ids);
+    free((void *)t->config.model_path);
+}
+
 static void cold_warm_and_from_the_host_the_bits_are_the_same(void **state)
 {
     (void)state;
     for (size_t m = 0; m < N(models); m += rig_stride()) {
-        uint32_t *ids = rig_ids(1, PROMPT);
-        struct rig_options o = short_reply();
-        struct rig_call cold;
-        struct cs_reuse r;
-        cold_on_plain_memory(m, ids, &o, &cold);
-        struct eng_config config = discrete_config(m, 64 << 20, false);
-        struct eng_engine *e = rig_open(&config);
-        run_and_compare(e, ids, &o, &cold, &r);
+        struct trial t = trial_begin(m, 64 << 20, false);
+        struct cs_reuse r = trial_run(&t);
         assert_int_equal(cs_reuse_tokens(&r), 0);
-        run_and_compare(e, ids, &o, &cold, &r);
-        assert_int_equal(r.tokens_device, full(m));
-        run_others(e, &o);
-        run_and_compare(e, ids, &o, &cold, &r);
-        assert_int_equal(cs_reuse_tokens(&r), full(m));
+        assert_int_equal(trial_run(&t).tokens_device, t.full);
+        run_others(t.e, &t.options);
+        r = trial_run(&t);
+        assert_int_equal(cs_reuse_tokens(&r), t.full);
         assert_true(r.tokens_host > 0);
-        run_and_compare(e, ids, &o, &cold, &r); /* restored, it is shared */
-        assert_int_equal(r.tokens_device, full(m));
-        struct cs_stats s = store_stats(e);
+        assert_int_equal(trial_run(&t).tokens_device, t.full); /* restored, it is shared */
+        struct cs_stats s = store_stats(t.e);
         assert_int_equal(s.pages_live, 0);
         assert_int_equal(s.corrupt_host + s.copy_errors, 0);
-        rig_free(&cold);
-        rig_close(e);
-        free(ids);
-        free((void *)config.model_path);
+        trial_end(&t);
     }
 }
 
@@ -144,26 +135,17 @@ static void through_a_small_host_from_disk_the_bits_are_the_same(void **state)
 {
     (void)state;
     for (size_t m = 0; m < N(models); m += rig_stride()) {
-        uint32_t *ids = rig_ids(1, PROMPT);
-        struct rig_options o = short_reply();
-        struct rig_call cold;
-        struct cs_reuse r;
-        cold_on_plain_memory(m, ids, &o, &cold);
-        struct eng_config config = discrete_config(m, 0, true);
-        struct eng_engine *e = rig_open(&config);
-        run_and_compare(e, ids, &o, &cold, &r);
-        let_it_sink(e);
-        run_others(e, &o);
-        run_and_compare(e, ids, &o, &cold, &r);
+        struct trial t = trial_begin(m, 0, true);
+        (void)trial_run(&t);
+        let_it_sink(t.e);
+        run_others(t.e, &t.options);
+        struct cs_reuse r = trial_run(&t);
         assert_true(r.tokens_disk > 0);
-        assert_int_equal(cs_reuse_tokens(&r), full(m));
-        struct cs_stats s = store_stats(e);
+        assert_int_equal(cs_reuse_tokens(&r), t.full);
+        struct cs_stats s = store_stats(t.e);
         assert_true(s.host_used_bytes <= s.host_bytes);
         assert_int_equal(s.corrupt_host + s.copy_errors + s.corrupt_payload + s.quarantined, 0);
-        rig_free(&cold);
-        rig_close(e);
-        free(ids);
-        free((void *)config.model_path);
+        trial_end(&t);
     }
 }
 
@@ -171,31 +153,21 @@ static void a_restart_brings_the_same_bits_through_the_host(void **state)
 {
     (void)state;
     for (size_t m = 0; m < N(models); m += rig_stride()) {
-        uint32_t *ids = rig_ids(1, PROMPT);
-        struct rig_options o = short_reply();
-        struct rig_call cold;
-        struct cs_reuse r;
-        cold_on_plain_memory(m, ids, &o, &cold);
-        struct eng_config config = discrete_config(m, 64 << 20, true);
-        struct eng_engine *e = rig_open(&config);
-        run_and_compare(e, ids, &o, &cold, &r);
-        rig_close(e);
-        e = rig_open(&config);
-        run_and_compare(e, ids, &o, &cold, &r);
-        assert_int_equal(r.tokens_disk, full(m));
-        run_others(e, &o);
-        run_and_compare(e, ids, &o, &cold, &r);
+        struct trial t = trial_begin(m, 64 << 20, true);
+        (void)trial_run(&t);
+        rig_close(t.e);
+        t.e = rig_open(&t.config);
+        assert_int_equal(trial_run(&t).tokens_disk, t.full);
+        run_others(t.e, &t.options);
+        struct cs_reuse r = trial_run(&t);
         assert_true(r.tokens_host > 0);
         assert_int_equal(r.tokens_disk, 0);
-        assert_int_equal(cs_reuse_tokens(&r), full(m));
-        rig_free(&cold);
-        rig_close(e);
-        free(ids);
-        free((void *)config.model_path);
+        assert_int_equal(cs_reuse_tokens(&r), t.full);
+        trial_end(&t);
     }
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, drop_folder)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, rig_make_folder, rig_drop_folder)
 
 int main(void)
 {

@@ -9,38 +9,13 @@
 #define TURNS    12
 
 static const char *const models[] = {"gemma3", "qwen35", "qwen35-grouped", "qwen3next", "qwen3next-grouped"};
-static const struct cs_config shape = {
-    .checkpoint_grace_ms = UINT32_MAX,
-    .checkpoints_a_path = 64,
-    .span_bytes = 64 << 10,
-    .chunk_bytes = 64 << 10,
-    .extent_bytes = 4 << 20,
-    .flush_bytes = 256 << 10,
-    .flush_interval_ms = 20,
-};
-
-static char *folder;
-
-static int make_folder(void **state)
-{
-    (void)state;
-    folder = rig_folder();
-    return 0;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    rig_remove_folder(folder);
-    return 0;
-}
 
 static struct eng_config config_of(size_t m, uint64_t kv_bytes)
 {
     struct eng_config c = rig_golden(models[m], kv_bytes);
-    c.disk_dir = folder;
+    c.disk_dir = rig_test_folder;
     c.disk_bytes = 256 << 20;
-    c.store_shape = &shape;
+    c.store_shape = &rig_tiny_spans;
     return c;
 }
 
@@ -121,7 +96,7 @@ static void what_left_the_arena_comes_back_from_disk(void **state)
     }
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, drop_folder)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, rig_make_folder, rig_drop_folder)
 
 int main(void)
 {

@@ -18,17 +18,12 @@ import termios
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from damage import flip  # noqa: E402
+
 ADMIN, FIXTURE, DATA = (os.path.abspath(a) for a in sys.argv[1:4])
 CHUNK, PAGE = 64 << 10, 4096
 OTHER = "010203" + "0" * 26  # the fixture's second tenant
-
-
-def flip(path, offset):
-    with open(path, "r+b") as f:
-        f.seek(offset)
-        byte = f.read(1)[0]
-        f.seek(offset)
-        f.write(bytes([byte ^ 0x10]))
 
 
 class Case(unittest.TestCase):
