@@ -27,11 +27,11 @@ struct place_in_order {
     uint32_t row, first_position;
 };
 
-/* Parents first, then as they came, of equals the newer record first: a stable sort, byte by byte. n > 0. */
+/* Parents first, then as they came, of equals the newer record first: a stable sort, byte by byte. */
 static int order_make(const struct loader *l, struct place_in_order **out)
 {
     size_t n = l->n_rows;
-    struct place_in_order *a = malloc(n * sizeof *a), *b = malloc(n * sizeof *b);
+    struct place_in_order *a = malloc((n + 1) * sizeof *a), *b = malloc((n + 1) * sizeof *b);
     uint32_t any = 0;
     *out = a;
     if (!a || !b) {
@@ -366,12 +366,12 @@ int loader_finish_locked(struct loader *l)
     int rc = loader_prepared(l);
     if (rc == CS_OK)
         rc = set_quotas(l);
-    if (rc == CS_OK && l->n_rows > 0)
+    if (rc == CS_OK)
         rc = order_make(l, &order);
     if (rc != CS_OK)
         goto out;
     l->now_unix = (int64_t)time(NULL);
-    size_t bucket_bytes = (s->index.bucket_mask + 1) * sizeof *s->index.buckets;
+    size_t bucket_bytes = (s->index.bucket_mask + 1) * sizeof(struct span *);
     if (l->n_rows > bucket_bytes / BUCKET_BYTES_A_ROW)
         table_populate((void *)s->index.buckets, bucket_bytes);
     /* Who may leave is asked once all are there: nearly every span is a leaf until its child comes. */

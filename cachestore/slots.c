@@ -99,7 +99,7 @@ static struct slab *slab_new(struct slots *s)
 
 void *slots_take(struct slots *s, size_t bytes)
 {
-    if (bytes == 0 || bytes > SLOT_BYTES_MAX)
+    if (bytes > SLOT_BYTES_MAX)
         return malloc(bytes);
     struct slab **list = list_of(s, bytes), *slab = *list;
     if (!slab) {
@@ -126,7 +126,7 @@ void *slots_take(struct slots *s, size_t bytes)
 
 void slots_give(struct slots *s, void *slot, size_t bytes)
 {
-    if (bytes == 0 || bytes > SLOT_BYTES_MAX || !slot) {
+    if (bytes > SLOT_BYTES_MAX) {
         free(slot);
         return;
     }

@@ -29,7 +29,7 @@ struct slots {
     uint64_t n_regions;
 };
 
-/* NULL: no memory. */
+/* bytes > 0. NULL: no memory. */
 void *slots_take(struct slots *s, size_t bytes);
 /* bytes: as when it was taken. */
 void slots_give(struct slots *s, void *slot, size_t bytes);

@@ -169,7 +169,8 @@ static void test_rebuild_without_room_leaves_the_catalogue(void **state)
         struct cs_inspect *in;
         struct cs_rebuilt made;
         int fd = open(f.path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
-        assert_true(fd >= 0 && fstatvfs(fd, &fs) == 0);
+        assert_true(fd >= 0);
+        assert_int_equal(fstatvfs(fd, &fs), 0);
         /* Inspection writes a few lines to RocksDB's LOG. */
         assert_int_equal(cs_inspect_open(r.dir, &in, err, sizeof err), CS_OK);
         assert_int_equal(fallocate(fd, 0, 0, (off_t)(fs.f_bavail * fs.f_frsize - left - (256 << 10))), 0);
