@@ -42,6 +42,25 @@ static struct cs_config host_config(uint32_t arena_pages, uint32_t host_pages)
     return c;
 }
 
+/* A store to which a path of n ids was published, of which nothing was copied yet. */
+static struct cs_store *with_path(struct cs_config *c, bool disk, uint32_t *ids, size_t n)
+{
+    struct cs_store *s = open_store(c, disk);
+    make_ids(ids, n + 1, n + 1, 0);
+    round_trip(s, NULL, ids, n);
+    return s;
+}
+
+/* What is on its way to the device lands; the sequence has the right bytes and is closed. */
+static struct cs_reuse land(struct cs_sequence *q, const uint32_t *ids, size_t n_pages)
+{
+    fake_device_finish_all();
+    struct cs_reuse r = wait_settled(q);
+    check_pages(q, ids, n_pages, 0);
+    cs_sequence_close(q);
+    return r;
+}
+
 static void what_left_the_device_comes_back_from_the_host_in_one_submission(void **state)
 {
     (void)state;
@@ -107,10 +126,8 @@ static void a_failed_copy_is_a_miss_and_the_next_one_is_not(void **state)
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, false);
     uint32_t ids[25];
-    make_ids(ids, 25, 25, 0);
-    round_trip(s, NULL, ids, 24);
+    struct cs_store *s = with_path(&c, false, ids, 24);
     fake_finish_everything(NULL);
     empty_device(s);
     struct cs_sequence *q = open_loading(s, ids, 25);
@@ -143,10 +160,8 @@ static void damaged_blocks_are_a_miss_and_the_disk_serves_the_next_one(void **st
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, true);
     uint32_t ids[25];
-    make_ids(ids, 25, 25, 0);
-    round_trip(s, NULL, ids, 24);
+    struct cs_store *s = with_path(&c, true, ids, 24);
     fake_finish_everything(&tier);
     assert_int_equal(tier.n_records, 2);
     empty_device(s);
@@ -175,10 +190,8 @@ static void what_was_damaged_on_the_host_is_not_written_to_disk(void **state)
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, true);
     uint32_t ids[13];
-    make_ids(ids, 13, 13, 0);
-    round_trip(s, NULL, ids, 12);
+    struct cs_store *s = with_path(&c, true, ids, 12);
     fake_device_finish_all();
     assert_int_equal(tier.n_writes, 1);
     damage_everything_on_the_host(s);
@@ -198,10 +211,8 @@ static void pages_may_leave_the_device_while_the_disk_writes_from_the_host(void 
 {
     (void)state;
     struct cs_config c = host_config(8, 64);
-    struct cs_store *s = open_store(&c, true);
     uint32_t ids[25];
-    make_ids(ids, 25, 25, 0);
-    round_trip(s, NULL, ids, 24);
+    struct cs_store *s = with_path(&c, true, ids, 24);
     fake_device_finish_all();
     assert_true(tier.n_writes > 0);
     empty_device(s);
@@ -209,10 +220,7 @@ static void pages_may_leave_the_device_while_the_disk_writes_from_the_host(void 
     struct cs_sequence *q = open_loading(s, ids, 25);
     assert_int_equal(tier.n_reads, 0);
     fake_finish_writes(&tier, TIER_OK);
-    fake_device_finish_all();
-    assert_int_equal(wait_settled(q).tokens_host, 24);
-    check_pages(q, ids, 6, 0);
-    cs_sequence_close(q);
+    assert_int_equal(land(q, ids, 6).tokens_host, 24);
     assert_int_equal(tier.n_records, 2);
     close_store(s);
 }
@@ -221,10 +229,8 @@ static void a_restart_reads_through_the_host_and_keeps_it_there(void **state)
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, true);
     uint32_t ids[41];
-    make_ids(ids, 41, 41, 0);
-    round_trip(s, NULL, ids, 40);
+    struct cs_store *s = with_path(&c, true, ids, 40);
     close_store(s);
     s = open_store(&c, true);
     struct cs_sequence *q = open_loading(s, ids, 41);
@@ -232,17 +238,11 @@ static void a_restart_reads_through_the_host_and_keeps_it_there(void **state)
     fake_finish_reads(&tier, TIER_OK);
     assert_int_equal(fake_device_n_queued(), 4);
     assert_int_equal(cs_sequence_poll(q, NULL), 0); /* on the host is not there */
-    fake_device_finish_all();
-    assert_int_equal(wait_settled(q).tokens_disk, 40);
-    check_pages(q, ids, 10, 0);
-    cs_sequence_close(q);
+    assert_int_equal(land(q, ids, 10).tokens_disk, 40);
     empty_device(s);
     q = open_loading(s, ids, 41);
     assert_int_equal(tier.n_reads, 0);
-    fake_device_finish_all();
-    assert_int_equal(wait_settled(q).tokens_host, 40);
-    check_pages(q, ids, 10, 0);
-    cs_sequence_close(q);
+    assert_int_equal(land(q, ids, 10).tokens_host, 40);
     close_store(s);
 }
 
@@ -250,10 +250,8 @@ static void what_nobody_waits_for_any_more_lands_all_the_same(void **state)
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, true);
     uint32_t ids[25];
-    make_ids(ids, 25, 25, 0);
-    round_trip(s, NULL, ids, 24);
+    struct cs_store *s = with_path(&c, true, ids, 24);
     close_store(s);
     s = open_store(&c, true);
     struct cs_sequence *q = open_loading(s, ids, 25);
@@ -263,10 +261,7 @@ static void what_nobody_waits_for_any_more_lands_all_the_same(void **state)
     assert_int_equal(stats_of(s).host_used_bytes, 6 * PAGE);
     empty_device(s);
     q = open_loading(s, ids, 25);
-    fake_device_finish_all();
-    assert_int_equal(wait_settled(q).tokens_host, 24);
-    check_pages(q, ids, 6, 0);
-    cs_sequence_close(q);
+    assert_int_equal(land(q, ids, 6).tokens_host, 24);
     close_store(s);
 }
 
@@ -320,11 +315,9 @@ static void a_landed_copy_notifies(void **state)
 {
     (void)state;
     struct cs_config c = host_config(16, 64);
-    struct cs_store *s = open_store(&c, false);
     uint32_t ids[13];
     int calls = 0;
-    make_ids(ids, 13, 13, 0);
-    round_trip(s, NULL, ids, 12);
+    struct cs_store *s = with_path(&c, false, ids, 12);
     fake_finish_everything(NULL);
     empty_device(s);
     struct cs_sequence *q = open_loading(s, ids, 13);
