@@ -186,6 +186,39 @@ static void damaged_blocks_are_a_miss_and_the_disk_serves_the_next_one(void **st
     close_store(s);
 }
 
+static void what_a_failed_copy_leaves_on_the_host_is_not_taken_for_damage(void **state)
+{
+    (void)state;
+    struct cs_config c = host_config(16, 64);
+    struct cs_store *s = open_store(&c, true);
+    uint32_t ids[25];
+    make_ids(ids, 25, 25, 0);
+    round_trip(s, NULL, ids, 24);
+    fake_finish_everything(&tier);
+    empty_device(s);
+    damage_everything_on_the_host(s);
+    struct cs_sequence *q = open_loading(s, ids, 25);
+    fake_device_finish_all();
+    wait_settled(q);
+    cs_sequence_close(q);
+    q = open_loading(s, ids, 25);
+    fake_finish_reads(&tier, TIER_OK); /* on the host now */
+    fake_device_finish(0, false);      /* half of its sums are taken */
+    fake_finish_everything(&tier);
+    assert_int_equal(wait_settled(q).miss, CS_MISS_IO);
+    cs_sequence_close(q);
+    empty_device(s);
+    uint64_t damaged = stats_of(s).corrupt_host;
+    q = open_loading(s, ids, 25);
+    fake_finish_everything(&tier);
+    assert_int_equal(cs_sequence_poll(q, NULL), 1);
+    assert_int_equal(cs_sequence_n_pages(q), 6);
+    check_pages(q, ids, 6, 0);
+    cs_sequence_close(q);
+    assert_int_equal(stats_of(s).corrupt_host, damaged);
+    close_store(s);
+}
+
 static void what_was_damaged_on_the_host_is_not_written_to_disk(void **state)
 {
     (void)state;
@@ -407,6 +440,7 @@ int main(void)
         TEST(a_span_that_is_on_the_host_leaves_the_device_before_one_that_is_not),
         TEST(a_failed_copy_is_a_miss_and_the_next_one_is_not),
         TEST(damaged_blocks_are_a_miss_and_the_disk_serves_the_next_one),
+        TEST(what_a_failed_copy_leaves_on_the_host_is_not_taken_for_damage),
         TEST(what_was_damaged_on_the_host_is_not_written_to_disk),
         TEST(pages_may_leave_the_device_while_the_disk_writes_from_the_host),
         TEST(a_restart_reads_through_the_host_and_keeps_it_there),
