@@ -22,11 +22,11 @@ struct flight {
     struct io_op *op;
     const void *engine;
     uint64_t due_ns;
-    int fd;
     uint64_t offset, bytes;
-    enum io_kind kind;
     struct iovec iov[64];
     unsigned n_iov;
+    int fd;
+    enum io_kind kind;
 };
 
 struct engine {

@@ -178,7 +178,6 @@ void fibers_sleep(uint64_t ns);
 bool fibers_wait(const void *what, uint64_t until_ns);
 void fibers_wake(const void *what);
 uint32_t fibers_number(void);
-ssize_t __real_write(int fd, const void *data, size_t n);
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 bool fibers_mutex_is_free(const void *mutex);
 
