@@ -9,8 +9,8 @@
 #include "formats/record.h"
 #include "formats/note_row.h"
 
-#include <string.h>
 #include "formats/hash.h"
+#include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are little-endian and read in place");
 
