@@ -117,7 +117,8 @@ void foreign_evict(struct tier_disk *t, uint64_t bytes)
 {
     for (uint64_t freed = 0; freed < bytes && t->next_foreign < t->n_foreign;) {
         struct disk_record *rec = t->foreign[t->next_foreign++];
-        atomic_store(&rec->deleted, true);
+        if (atomic_exchange(&rec->deleted, true))
+            continue; /* by somebody else, and on its way here: it is in that list */
         rec->delete_seen = true;
         rec->list_next = t->row_deletes;
         t->row_deletes = rec;
