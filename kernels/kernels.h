@@ -306,6 +306,11 @@ void kn_blocks_write(struct kn_backend *b, const struct kn_blocks *to, uint64_t 
 void kn_blocks_read(struct kn_backend *b, const struct kn_blocks *from, uint64_t offset, void *to,
                     uint64_t bytes);
 
+/* Copies n bytes, a multiple of 64, between places aligned to 64, with stores that leave the destination out
+ * of the caches. On the calling thread; others see them once it has called the second. */
+void kn_copy_away(void *to, const void *from, size_t n);
+void kn_copy_away_end(void);
+
 /* ---- scalar functions the tables are made with; the same bits everywhere --------------------------- */
 double kn_pow(double base, double exponent); /* base > 0 */
 void kn_sincos(double x, double *sin_out, double *cos_out);

@@ -1,13 +1,11 @@
 /* The discrete CPU backend (see discrete.h). */
 #include "engine/runtime/discrete.h"
 #include "engine/tokenizer/errors.h"
+#include "kernels/kernels.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 struct discrete {
     struct cs_device device;
@@ -83,78 +81,6 @@ static void submit(void *ctx, struct cs_copies *const *batches, size_t n)
     pthread_mutex_unlock(&d->lock);
 }
 
-#ifdef __x86_64__
-
-/* A line of 64 bytes. */
-static void line_sse2(uint8_t *to, const uint8_t *from)
-{
-    const __m128i *f = (const void *)from;
-    __m128i *t = (void *)to, a = _mm_load_si128(f), b = _mm_load_si128(f + 1), c = _mm_load_si128(f + 2),
-            d = _mm_load_si128(f + 3);
-    _mm_stream_si128(t, a);
-    _mm_stream_si128(t + 1, b);
-    _mm_stream_si128(t + 2, c);
-    _mm_stream_si128(t + 3, d);
-}
-
-__attribute__((target("avx512f"))) static void line_avx512(uint8_t *to, const uint8_t *from)
-{
-    _mm512_stream_si512((void *)to, _mm512_load_si512((const void *)from));
-}
-
-/* 16 KiB at a time, 128 bytes of each of four pages in turns, with stores that leave the destination out of
- * the caches; bytes of the piece after the next are asked for meanwhile. n is a multiple of a line. */
-#define STREAM(LINE)                                                                                         \
-    const size_t page = 4096, turn = 4 * page, ahead = 2 * turn;                                             \
-    size_t at = 0;                                                                                           \
-    for (; n - at >= turn; at += turn)                                                                       \
-        for (size_t in = at; in < at + page; in += 128)                                                      \
-            for (size_t p = in; p < in + turn; p += page) {                                                  \
-                __builtin_prefetch(from + p + ahead, 0, 2);                                                  \
-                __builtin_prefetch(from + p + ahead + 64, 0, 2);                                             \
-                LINE(to + p, from + p);                                                                      \
-                LINE(to + p + 64, from + p + 64);                                                            \
-            }                                                                                                \
-    for (; at < n; at += 64)                                                                                 \
-    LINE(to + at, from + at)
-
-static void stream_sse2(uint8_t *to, const uint8_t *from, size_t n)
-{
-    STREAM(line_sse2);
-}
-
-__attribute__((target("avx512f"))) static void stream_avx512(uint8_t *to, const uint8_t *from, size_t n)
-{
-    STREAM(line_avx512);
-}
-
-/* What is copied to the device is not read here again. Seen by others once copies_end has returned. */
-static void copy_away(uint8_t *to, const uint8_t *from, size_t n)
-{
-    if (__builtin_cpu_supports("avx512f"))
-        stream_avx512(to, from, n);
-    else
-        stream_sse2(to, from, n);
-}
-
-static void copies_end(void)
-{
-    _mm_sfence();
-}
-
-#else
-
-static void copies_end(void)
-{
-}
-
-static void copy_away(uint8_t *to, const uint8_t *from, size_t n)
-{
-    memcpy(to, from, n);
-}
-
-#endif
-
 static bool copy_all(const struct discrete *d, const struct cs_copies *b)
 {
     bool good = true;
@@ -164,13 +90,13 @@ static bool copy_all(const struct discrete *d, const struct cs_copies *b)
         for (uint64_t at = 0; at < c->bytes && good; at += CS_COPY_PIECE) {
             uint64_t n = c->bytes - at < CS_COPY_PIECE ? c->bytes - at : CS_COPY_PIECE;
             if (b->to_device)
-                copy_away(device + at, host + at, n);
+                kn_copy_away(device + at, host + at, n);
             else
                 memcpy(host + at, device + at, n);
             good = b->piece(b->ctx, i, at, n);
         }
     }
-    copies_end();
+    kn_copy_away_end();
     return good;
 }
 
