@@ -638,6 +638,7 @@ struct cs_pending {
 };
 /* cs_drain of the process. CS_OK, CS_EIO. */
 int cs_inspect_drain(struct cs_inspect *i, bool on);
+/* What is left for it to write, as of now. CS_OK, CS_EIO. */
 int cs_inspect_pending(struct cs_inspect *i, struct cs_pending *out);
 
 /* ---- only of a store that nobody has open; CS_EBUSY of another */
@@ -658,9 +659,9 @@ void cs_inspect_progress(struct cs_inspect *i, int (*fn)(void *ctx, uint64_t don
                          void *ctx);
 
 /* A folder of this name in a store's directory is for whoever holds the store's lock, to keep files of its
- * own there for a while. Opening the store, by any way, removes what somebody killed has left of it, and so
- * does cs_inspect_sweep. */
+ * own there for a while. Opening the store, by any way, removes what somebody killed has left of it. */
 #define CS_SCRATCH_FOLDER "scratch"
+/* Removes it at once. Of a store that a process has open: nothing is done. */
 void cs_inspect_sweep(struct cs_inspect *i);
 
 /* Makes a new, empty store in dir (made if need be). chunk_bytes: a power of two from 4096 to 2^30; 0: 256
