@@ -18,6 +18,7 @@
 #include "bench/disk_spans.h"
 #include "bench/numbers.h"
 #include "bench/policy_sim.h"
+#include "cachestore/inspect.h"
 #include "cachestore/store.h"
 
 #include <dirent.h>

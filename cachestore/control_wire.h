@@ -11,7 +11,7 @@
 #ifndef ISOTHERM_CACHESTORE_CONTROL_WIRE_H
 #define ISOTHERM_CACHESTORE_CONTROL_WIRE_H
 
-#include "cachestore/cachestore.h"
+#include "cachestore/inspect.h"
 
 #define CONTROL_MAGIC 0x31435349u /* "ISC1" */
 

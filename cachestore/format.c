@@ -13,9 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cachestore/cachestore.h"
 #include "cachestore/catalog.h"
 #include "cachestore/control.h"
+#include "cachestore/inspect.h"
 #include "cachestore/store_file.h"
 #include "cachestore/volumes.h"
 

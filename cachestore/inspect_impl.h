@@ -7,6 +7,7 @@
 #define ISOTHERM_CACHESTORE_INSPECT_IMPL_H
 
 #include "cachestore/catalog.h"
+#include "cachestore/inspect.h"
 #include "cachestore/store_file.h"
 #include "cachestore/tier_disk_impl.h"
 

@@ -23,7 +23,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "cachestore/cachestore.h"
+#include "cachestore/inspect.h"
 #include "formats/record.h"
 
 enum { STORE_TEXT_MAX = 1024 };

@@ -31,7 +31,7 @@ int store_file_read(int dir_fd, struct store_file *out, char *err, size_t err_le
 int store_file_create(int dir_fd, uint32_t chunk_bytes, struct store_file *out, char *err, size_t err_len);
 /* Replaces the one that is there. CS_OK or CS_EIO. */
 int store_file_update(int dir_fd, const struct store_file *s, char *err, size_t err_len);
-/* Removes the scratch folder (cachestore.h), files and one more level of folders. The lock is held. */
+/* Removes the scratch folder (inspect.h), files and one more level of folders. The lock is held. */
 void store_scratch_remove(int dir_fd);
 void store_uuid_text(const uint8_t uuid[16], char out[37]);
 

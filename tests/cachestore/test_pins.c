@@ -2,6 +2,7 @@
  * Pins: a record that is pinned stays on disk with what lies above it, whatever else is published; all of
  * them together hold at most half of the disk; a pin ends with its record.
  */
+#include "cachestore/inspect.h"
 #include "tests/cachestore/disk_dir.h"
 #include "tests/cachestore/stateful.h"
 

@@ -2,6 +2,7 @@
  * Quotas of tenants: one that floods keeps no more than its own, and another one keeps all of what it may, on
  * the device, on the host, on disk and across a restart. Exact counts of what everybody uses are recount's.
  */
+#include "cachestore/inspect.h"
 #include "cachestore/policy/quota.h"
 #include "cachestore/store.h"
 #include "tests/cachestore/disk_dir.h"

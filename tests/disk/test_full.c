@@ -4,6 +4,7 @@
  * process lives. In a small tmpfs of the test's own, which takes a mount namespace; skipped where that is
  * refused. $ISOTHERM_FULL_ROUNDS sets the number of rounds (6).
  */
+#include "cachestore/inspect.h"
 #include "tests/disk/harness.h"
 
 #include <fcntl.h>

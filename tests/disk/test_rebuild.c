@@ -2,6 +2,7 @@
  * A rebuild of the catalogue on request: what only rows have is taken over, and whatever ends it early, the
  * catalogue that was there or the new one is there afterwards, whole.
  */
+#include "cachestore/inspect.h"
 #include "tests/disk/harness.h"
 
 #include <fcntl.h>

@@ -3,6 +3,7 @@
  * line, and everything else is as ever. In child processes under a seccomp filter; skipped where that is
  * refused.
  */
+#include "cachestore/inspect.h"
 #include "tests/disk/harness.h"
 
 #include <errno.h>

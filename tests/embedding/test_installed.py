@@ -37,7 +37,7 @@ class Installed(test_example.Example):
         cls.prefix = root + prefix
         cls.config = ["pkg-config", f"--define-variable=prefix={cls.prefix}"]
         cls.environment = {**os.environ, "PKG_CONFIG_PATH": os.path.dirname(pcs[0])}
-        cls.header = os.path.join(cls.prefix, "include", "isotherm", "cachestore", "cachestore.h")
+        cls.headers = [os.path.join(cls.prefix, "include", "isotherm", "cachestore", name) for name in ("cachestore.h", "inspect.h")]
         cls.libdir = cls.ask("--variable=libdir")[0]
         cls.environment["LD_LIBRARY_PATH"] = cls.libdir
         source = shutil.copy(EXAMPLE, cls.folder.name)
@@ -53,9 +53,13 @@ class Installed(test_example.Example):
         libraries = output("ldd", self.embed, env=self.environment)
         self.assertIn(f"{self.libdir}/libcachestore.so.0", libraries)
 
-    def test_the_library_shows_what_the_header_declares_and_nothing_else(self):
-        with open(self.header, encoding="utf-8") as file:
-            text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL)
+    def texts(self):
+        for header in self.headers:
+            with open(header, encoding="utf-8") as file:
+                yield file.read()
+
+    def test_the_library_shows_what_the_headers_declare_and_nothing_else(self):
+        text = re.sub(r"/\*.*?\*/", "", "".join(self.texts()), flags=re.DOTALL)
         declared = set(re.findall(r"\b(cs_\w+)\(", text))
         self.assertGreater(len(declared), 30)
         symbols = output("nm", "-D", "--defined-only", os.path.join(self.libdir, "libcachestore.so"))
@@ -63,19 +67,19 @@ class Installed(test_example.Example):
         self.assertEqual(shown, declared)
 
     def test_every_function_is_described(self):
-        with open(self.header, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = "".join(self.texts()).splitlines()
         bare = [line for above, line in zip(lines, lines[1:])
                 if re.match(r"[a-z].*\bcs_\w+\(", line) and not above.endswith("*/") and not line.endswith("*/")]
         self.assertEqual(bare, [])
 
-    def test_the_header_stands_alone_in_c_and_in_cpp(self):
+    def test_each_header_stands_alone_in_c_and_in_cpp(self):
         for language, standard in (("c", "c11"), ("c++", "c++11")):
             compiler = shutil.which("cc" if language == "c" else "c++")
             if compiler is None:
                 self.skipTest("no C++ compiler")
-            output(compiler, "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
-                   self.header)
+            for header in self.headers:
+                output(compiler, "-x", language, f"-std={standard}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only",
+                       header)
 
     def test_linked_from_cpp(self):
         if shutil.which("c++") is None:

@@ -18,7 +18,7 @@ ROOMS = [
     ("engine/serve", ["engine/serve", "engine/runtime", "engine/model/model.h", "engine/tokenizer",
                       "cachestore/cachestore.h"]),
     ("engine", ["engine", "cachestore/cachestore.h", "formats", "kernels"]),
-    ("tools/admin", ["tools/admin", "cachestore/cachestore.h"]),
+    ("tools/admin", ["tools/admin", "cachestore/cachestore.h", "cachestore/inspect.h"]),
     ("tools", ["tools", "engine", "cachestore", "formats", "kernels"]),
     ("bench", ["bench", "engine", "cachestore", "formats", "kernels"]),
     ("examples", ["cachestore/cachestore.h"]),

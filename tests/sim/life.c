@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cachestore/inspect.h"
 #include "cachestore/store.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/faults.h"

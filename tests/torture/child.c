@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cachestore/inspect.h"
 #include "tests/torture/device.h"
 #include "tests/torture/model.h"
 

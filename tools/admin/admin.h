@@ -1,6 +1,6 @@
 /*
  * cachestore-admin: what its files share. A command is one function; it prints to stdout, complains in one
- * line on stderr and returns the exit code. Built on cachestore.h alone.
+ * line on stderr and returns the exit code. Built on cachestore.h and inspect.h alone.
  *
  * Threads: one.
  */
@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "cachestore/cachestore.h"
+#include "cachestore/inspect.h"
 
 enum {
     EXIT_FINE = 0,
