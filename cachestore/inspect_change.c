@@ -38,6 +38,15 @@ static int catalog_for_writing(struct cs_inspect *in, char *err, size_t err_len)
     return rc;
 }
 
+/* For what only a catalogue that reads can take. */
+static int catalog_for_rows(struct cs_inspect *in, char *err, size_t err_len)
+{
+    if (in->catalog != NULL)
+        return catalog_for_writing(in, err, err_len);
+    snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
+    return CS_ECORRUPT;
+}
+
 static int failed(int rc, const char *what, char *err, size_t err_len)
 {
     if (rc < 0)
@@ -276,11 +285,7 @@ int cs_inspect_pin(struct cs_inspect *in, const struct cs_span_info *span, bool 
     struct record_id id = {.nonce = span->record_id[0], .sequence = span->record_id[1]};
     if (inspect_entry(in, id.nonce, id.sequence) == NULL)
         return failed(CS_ENOTFOUND, "pin", err, err_len);
-    if (in->catalog == NULL) {
-        snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
-        return CS_ECORRUPT;
-    }
-    int rc = catalog_for_writing(in, err, err_len);
+    int rc = catalog_for_rows(in, err, err_len);
     if (rc != CS_OK)
         return rc;
     if (pinned)
@@ -307,11 +312,7 @@ int cs_inspect_quota_set(struct cs_inspect *in, const struct cs_tenant *tenant, 
         tenant = &anonymous;
     if (in->live != NULL)
         return failed(inspect_live_set_quota(in, tenant, quota), "set the quota", err, err_len);
-    if (in->catalog == NULL) {
-        snprintf(err, err_len, "the catalogue is not readable: it has to be rebuilt first");
-        return CS_ECORRUPT;
-    }
-    int rc = catalog_for_writing(in, err, err_len);
+    int rc = catalog_for_rows(in, err, err_len);
     if (rc != CS_OK)
         return rc;
     if (catalog_quota_is_none(quota))

@@ -443,3 +443,12 @@ struct cs_sequence *open_loading(struct cs_store *s, const uint32_t *ids, size_t
     assert_int_equal(cs_sequence_poll(q, NULL), 0);
     return q;
 }
+
+void check_from_disk(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n)
+{
+    struct cs_sequence *q = open_loading(s, ids, n + 1);
+    fake_finish_reads(f, TIER_OK);
+    assert_int_equal(wait_settled(q).tokens_disk, n);
+    check_pages(q, ids, n / PT, 0);
+    cs_sequence_close(q);
+}

@@ -73,5 +73,7 @@ void store_durably(struct fake_tier *f, struct cs_store *s, const uint32_t *ids,
 void empty_device(struct cs_store *s);
 /* A sequence that has to wait for reads. */
 struct cs_sequence *open_loading(struct cs_store *s, const uint32_t *ids, size_t n);
+/* The first n of n + 1 ids, whole pages, come back from disk, all of them and right. */
+void check_from_disk(struct fake_tier *f, struct cs_store *s, const uint32_t *ids, size_t n);
 
 #endif

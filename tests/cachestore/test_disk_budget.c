@@ -55,11 +55,7 @@ static void the_disk_budget_evicts_leaves_first_and_is_never_exceeded(void **sta
     cs_close(s, 0);
     s = fake_open(&f, &c);
     assert_int_equal(stats_of(s).spans, f.n_records); /* nothing was orphaned */
-    struct cs_sequence *q = open_loading(s, ids, 37);
-    fake_finish_reads(&f, TIER_OK);
-    assert_int_equal(wait_settled(q).tokens_disk, 36);
-    check_pages(q, ids, 9, 0);
-    cs_sequence_close(q);
+    check_from_disk(&f, s, ids, 36);
     cs_close(s, 0);
 
     /* Half the budget: opening shrinks. */

@@ -54,11 +54,7 @@ static void a_bad_read_quarantines_the_span_until_it_is_published_again(void **s
         check_balance(s);
         cs_close(s, 0);
         s = fake_open(&f, &c);
-        q = open_loading(s, ids, 37);
-        fake_finish_reads(&f, TIER_OK);
-        assert_int_equal(wait_settled(q).tokens_disk, 36);
-        check_pages(q, ids, 9, 0);
-        cs_sequence_close(q);
+        check_from_disk(&f, s, ids, 36);
         cs_close(s, 0);
         fake_free(&f);
     }
@@ -113,11 +109,7 @@ static void what_hangs_on_a_damaged_record_outlives_a_restart(void **state)
         check_balance(s);
         cs_close(s, 0);
         s = fake_open(&f, &c);
-        struct cs_sequence *q = open_loading(s, ids, 37);
-        fake_finish_reads(&f, TIER_OK);
-        assert_int_equal(wait_settled(q).tokens_disk, 36);
-        check_pages(q, ids, 9, 0);
-        cs_sequence_close(q);
+        check_from_disk(&f, s, ids, 36);
         cs_close(s, 0);
         fake_free(&f);
     }
@@ -373,11 +365,7 @@ static void a_record_that_came_back_does_not_stand_before_newer_ones(void **stat
     bring_back(&f, ids, 8, 16);
     s = fake_open(&f, &c);
     assert_int_equal(f.n_records, 2);
-    struct cs_sequence *q = open_loading(s, ids, 25);
-    fake_finish_reads(&f, TIER_OK);
-    assert_int_equal(wait_settled(q).tokens_disk, 24);
-    check_pages(q, ids, 6, 0);
-    cs_sequence_close(q);
+    check_from_disk(&f, s, ids, 24);
     recount(s);
     cs_close(s, 0);
     fake_free(&f);

@@ -351,8 +351,17 @@ bool span_bytes_right(const struct span_io *s)
 
 struct record_id put(struct rig *r, uint32_t number, uint32_t n_pages)
 {
+    return put_with_notes(r, number, n_pages, NULL, 0);
+}
+
+struct record_id put_with_notes(struct rig *r, uint32_t number, uint32_t n_pages, const struct cs_note *notes,
+                                size_t n_notes)
+{
     struct span_io *s = span_make(r, number, n_pages);
+    s->w.notes = notes;
+    s->w.n_notes = n_notes;
     span_write(s);
+    s->w.notes = NULL; /* they have been copied */
     tier_disk_kick(r->tier);
     assert_int_equal(span_wait(s), TIER_OK);
     struct record_id id = s->w.record.id;

@@ -92,6 +92,8 @@ bool span_bytes_right(const struct span_io *s);
 
 /* Writes record `number`, makes it durable, returns its id. */
 struct record_id put(struct rig *r, uint32_t number, uint32_t n_pages);
+struct record_id put_with_notes(struct rig *r, uint32_t number, uint32_t n_pages, const struct cs_note *notes,
+                                size_t n_notes);
 /* Reads all of it; asserts on the bytes when the result is TIER_OK. */
 enum tier_result get(struct rig *r, struct record_id id, uint32_t number, uint32_t n_pages);
 const struct seen_span *find_seen(const struct rig *r, uint32_t number);

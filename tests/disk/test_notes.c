@@ -3,21 +3,6 @@
 
 #include <stdlib.h>
 
-static struct record_id put_with_notes(struct rig *r, uint32_t number, const struct cs_note *notes,
-                                       size_t n_notes)
-{
-    struct span_io *s = span_make(r, number, 4);
-    s->w.notes = notes;
-    s->w.n_notes = n_notes;
-    span_write(s);
-    s->w.notes = NULL; /* they have been copied */
-    tier_disk_kick(r->tier);
-    assert_int_equal(span_wait(s), TIER_OK);
-    struct record_id id = s->w.record.id;
-    span_free(s);
-    return id;
-}
-
 static void test_notes_of_a_write_are_in_its_row(void **state)
 {
     (void)state;
@@ -26,7 +11,7 @@ static void test_notes_of_a_write_are_in_its_row(void **state)
     rig_open(&r);
     char text[] = "hello";
     struct cs_note note = {.key = {1, 2}, .data = text, .len = 5};
-    struct record_id owner = put_with_notes(&r, 1, &note, 1);
+    struct record_id owner = put_with_notes(&r, 1, 4, &note, 1);
     text[0] = 'x';
     put(&r, 2, 4);
     assert_int_equal(rig_stats(&r).catalog_rows, 2);
@@ -108,9 +93,9 @@ static void test_notes_beyond_the_catalogues_share_are_counted_and_said_once(voi
     struct cs_note notes[N];
     for (uint32_t i = 0; i < N; i++)
         notes[i] = (struct cs_note){.key = {i, 1}, .data = bytes, .len = LEN};
-    put_with_notes(&r, 1, notes, 1);
+    put_with_notes(&r, 1, 4, notes, 1);
     assert_int_equal(rig_stats(&r).dropped_notes, 0);
-    struct record_id last = put_with_notes(&r, 2, notes, N);
+    struct record_id last = put_with_notes(&r, 2, 4, notes, N);
     assert_int_equal(rig_stats(&r).dropped_notes, N);
     struct note_record later = {.id = tier_disk_next_id(r.tier), .owner = last, .notes = notes, .n_notes = N};
     assert_int_equal(tier_disk_write_notes(r.tier, &later), CS_EFULL);

@@ -14,19 +14,6 @@
 
 enum { LONG_NOTE = 400 << 10 };
 
-static struct record_id put_with_note(struct rig *r, uint32_t number, const struct cs_note *note)
-{
-    struct span_io *s = span_make(r, number, 4);
-    s->w.notes = note;
-    s->w.n_notes = 1;
-    span_write(s);
-    tier_disk_kick(r->tier);
-    assert_int_equal(span_wait(s), TIER_OK);
-    struct record_id id = s->w.record.id;
-    span_free(s);
-    return id;
-}
-
 /* Three records: a note in the row of 1, a row of notes of 2, which is pinned and was used; a quota. 3 is
  * deleted, and its header is still there. Closed. */
 static void store_make(struct rig *r)
@@ -37,8 +24,8 @@ static void store_make(struct rig *r)
                    later = {.key = {3, 4}, .data = "later", .len = 5};
     rig_init(r);
     rig_open(r);
-    put_with_note(r, 1, &note);
-    struct record_id owner = put(r, 2, 4), gone = put_with_note(r, 3, &later);
+    put_with_notes(r, 1, 4, &note, 1);
+    struct record_id owner = put(r, 2, 4), gone = put_with_notes(r, 3, 4, &later, 1);
     struct note_record n = {.id = tier_disk_next_id(r->tier), .owner = owner, .notes = &later, .n_notes = 1};
     assert_int_equal(tier_disk_write_notes(r->tier, &n), CS_OK);
     tier_disk_touch(r->tier, owner, 1234567890);

@@ -169,6 +169,11 @@ class Info(unittest.TestCase):
         self.assertIn("only the whole prefix", lines["without it"])
 
 
+def turns_of(result):
+    """What is said below each reply."""
+    return [line for line in result.stderr.splitlines() if line.startswith("[") and "reused" in line]
+
+
 class Run(unittest.TestCase):
     def test_one_shot_repeats_for_a_seed(self):
         arguments = ("run", "--model", MODEL, "--seed", "3", "--max-tokens", "12", "-p", "Hello there")
@@ -182,7 +187,7 @@ class Run(unittest.TestCase):
         result = isotherm("run", "--model", MODEL, "--temperature", "0", "--max-tokens", "40",
                           stdin="A first message that fills some pages of the cache.\n\nAnd a second one.\n")
         self.assertEqual(result.returncode, 0, result.stderr)
-        turns = [line for line in result.stderr.splitlines() if line.startswith("[") and "reused" in line]
+        turns = turns_of(result)
         self.assertEqual(len(turns), 2)
         self.assertIn("reused 0 (cold)", turns[0])
         self.assertNotIn("reused 0", turns[1])
@@ -192,12 +197,11 @@ class Run(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("the context of 32", result.stderr)
 
-
     def test_commands_of_the_chat(self):
         result = isotherm("run", "--model", MODEL, "--temperature", "0", "--max-tokens", "8",
                           stdin="Hello there, a first message\n/clear\nHello there, a first message\n/quit\nnever said\n")
         self.assertEqual(result.returncode, 0, result.stderr)
-        turns = [line for line in result.stderr.splitlines() if line.startswith("[") and "reused" in line]
+        turns = turns_of(result)
         self.assertEqual(len(turns), 2)
         prompts = [re.search("prompt ([0-9]+),", turn).group(1) for turn in turns]
         self.assertEqual(prompts[0], prompts[1])  # the second begins anew
