@@ -286,6 +286,14 @@ json_t *eng_json_text(const char *bytes, size_t len)
     return text;
 }
 
+json_t *eng_json_hex(const uint8_t *bytes, size_t n)
+{
+    char hex[2 * 32 + 1] = "";
+    for (size_t i = 0; i < n && i < 32; i++)
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    return json_string(hex);
+}
+
 json_t *eng_json_logprob(float logprob)
 {
     return json_real(isfinite(logprob) ? (double)logprob : -9999.0);

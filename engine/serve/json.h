@@ -49,6 +49,8 @@ json_t *eng_json_member(const json_t *object, const char *name);
 
 /* A JSON string of any bytes: what is not UTF-8 becomes U+FFFD. NULL: no memory. */
 json_t *eng_json_text(const char *bytes, size_t len);
+/* A JSON string of n bytes in hex, at most 32. */
+json_t *eng_json_hex(const uint8_t *bytes, size_t n);
 /* A JSON number; what JSON cannot say (infinities) becomes -9999, as OpenAI writes "never". */
 json_t *eng_json_logprob(float logprob);
 

@@ -234,7 +234,8 @@ static int submit(struct eng_engine *e, struct eng_call *c, struct eng_api_reque
         .on_done = eng_call_on_done,
         .ctx = eng_call_ref(c),
     };
-    eng_reply_init(&c->reply, r, c->server->model_name, eng_engine_tokenizer(e), c->server->debug);
+    eng_reply_init(&c->reply, r, c->server->model_name, eng_engine_tokenizer(e),
+                   c->server->keys ? &c->tenant : NULL, c->server->debug);
     pthread_mutex_lock(&c->lock);
     c->state = r->stream ? ENG_CALL_STREAMING : ENG_CALL_RUNNING;
     c->last_write_ms = eng_now_ms();

@@ -101,7 +101,7 @@ static struct eng_token_info *unpack_tokens(const char **at, uint32_t n)
 /* ---- pieces ------------------------------------------------------------------------------------------ */
 
 void eng_reply_init(struct eng_reply *reply, const struct eng_api_request *request, const char *model,
-                    const struct eng_tokenizer *tokenizer, bool debug)
+                    const struct eng_tokenizer *tokenizer, const struct cs_tenant *tenant, bool debug)
 {
     uint64_t random[2] = {0};
     *reply = (struct eng_reply){
@@ -110,11 +110,14 @@ void eng_reply_init(struct eng_reply *reply, const struct eng_api_request *reque
         .include_usage = request->include_usage,
         .logprobs = request->sampling.logprobs,
         .debug = debug,
+        .has_tenant = tenant != NULL,
         .created = (int64_t)time(NULL),
         .model = model,
         .tokenizer = tokenizer,
         .n_choices = request->n_choices,
     };
+    if (tenant)
+        reply->tenant = *tenant;
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         random[0] = (uint64_t)reply->created;
     snprintf(reply->id, sizeof reply->id, "%s-%016llx%08x", reply->kind == ENG_API_CHAT ? "chatcmpl" : "cmpl",
@@ -190,6 +193,8 @@ static json_t *isotherm_json(const struct eng_reply *reply, const struct eng_usa
     json_object_set_new(timings, "prefill_ms", json_real(usage->prefill_ms));
     json_object_set_new(timings, "decode_ms", json_real(usage->decode_ms));
     json_object_set_new(object, "timings", timings);
+    if (reply->has_tenant)
+        json_object_set_new(object, "tenant", eng_json_hex(reply->tenant.id, sizeof reply->tenant.id));
     if (reply->debug) {
         char hash[17];
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)usage->logits_hash);

@@ -34,6 +34,8 @@ struct eng_reply_choice {
 struct eng_reply {
     enum eng_api_kind kind;
     bool stream, include_usage, logprobs, debug;
+    bool has_tenant; /* there are keys */
+    struct cs_tenant tenant;
     char id[40];
     int64_t created;
     const char *model; /* outlives the reply */
@@ -43,9 +45,10 @@ struct eng_reply {
     struct eng_reply_choice choices[ENG_CHOICES_MAX];
 };
 
-/* Takes what it needs of the request; makes a fresh id. */
+/* Takes what it needs of the request; makes a fresh id. tenant: that of the request's key; NULL: there are no
+ * keys. */
 void eng_reply_init(struct eng_reply *reply, const struct eng_api_request *request, const char *model,
-                    const struct eng_tokenizer *tokenizer, bool debug);
+                    const struct eng_tokenizer *tokenizer, const struct cs_tenant *tenant, bool debug);
 void eng_reply_free(struct eng_reply *reply);
 
 /* Consumes packed events. Streaming: appends SSE chunks to out. Whole: gathers them, out is untouched. */

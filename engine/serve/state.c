@@ -206,10 +206,7 @@ static json_t *tenants_json(struct cs_store *s)
     uint64_t cursor = 0;
     while (json_array_size(list) < TENANTS_SHOWN && cs_tenants_next(s, &cursor, &use)) {
         json_t *one = json_object();
-        char id[2 * sizeof use.tenant.id + 1];
-        for (size_t i = 0; i < sizeof use.tenant.id; i++)
-            snprintf(id + 2 * i, 3, "%02x", use.tenant.id[i]);
-        json_object_set_new(one, "tenant", json_string(id));
+        json_object_set_new(one, "tenant", eng_json_hex(use.tenant.id, sizeof use.tenant.id));
         json_object_set_new(one, "used_bytes", quota_json(&use.used));
         json_object_set_new(one, "limit_bytes", quota_json(&use.limit));
         set_number(one, "records", use.records);

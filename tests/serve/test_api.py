@@ -121,6 +121,7 @@ class Chat(ServerCase):
         self.assertEqual(usage["completion_tokens"], 4)
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 4)
         own = reply["x_isotherm"]
+        self.assertNotIn("tenant", own)  # nobody has a key
         self.assertEqual(own["tokens_device"] + own["tokens_host"] + own["tokens_disk"], usage["prompt_tokens_details"]["cached_tokens"])
         self.assertEqual(own["tokens_prefilled"] + usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"])
         self.assertIsInstance(own["miss"], str)

@@ -218,11 +218,16 @@ class Keys(unittest.TestCase):
 
     def test_each_key_has_its_own_cache(self):
         prompt = "Something that is long enough for a few pages. " * 4
-        cached = [self.ask(key, prompt).json["usage"]["prompt_tokens_details"]["cached_tokens"]
-                  for key in (self.ALICE, self.BOB, self.ALICE, self.BOB)]
+        replies = [self.ask(key, prompt).json for key in (self.ALICE, self.BOB, self.ALICE, self.BOB)]
+        cached = [reply["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in replies]
         self.assertEqual(cached[:2], [0, 0])
         self.assertGreater(cached[2], 0)
         self.assertEqual(cached[2], cached[3])
+        # Who is whose tenant is said to the key alone; an operator sees it beside what it has.
+        alice, bob = (reply["x_isotherm"]["tenant"] for reply in replies[:2])
+        tenants = self.server.get("/cache", Authorization=f"Bearer {self.OPERATOR}").json["tenants"]
+        self.assertLessEqual({alice, bob}, {tenant["tenant"] for tenant in tenants})
+        self.assertNotEqual(alice, bob)
 
     def test_keys_are_not_logged(self):
         self.ask(self.ALICE)
