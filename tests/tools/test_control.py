@@ -326,6 +326,7 @@ class Changing(Case):
         self.assertEqual((use(ONE)["disk_bytes"], use("22" * 16)["disk_bytes"]), (640 << 10, 128 << 10))
         for arguments in (("--disk", "1M"), (ONE, "--disk", "x"), (ONE, "--none", "--disk", "1M"), ("xyz",)):
             self.refused(2, "quota", *arguments)
+        self.refused(4, "quota", "33" * 16)
 
     def test_drains(self):
         holder = self.hold("0", "slow")

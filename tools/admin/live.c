@@ -48,7 +48,7 @@ static void print_histogram(const struct cs_figure *f)
     uint64_t all = 0;
     for (unsigned i = 0; i < CS_HISTOGRAM_BUCKETS; i++)
         all += h->count[i];
-    printf("%-28s %20" PRIu64, f->name, all);
+    printf("%-34s %20" PRIu64, f->name, all);
     if (all > 0)
         printf("  of %.0f us, half below %" PRIu64 " us, 99 %% below %" PRIu64 " us",
                (double)h->sum_us / (double)all, quantile_us(h, 0.5), quantile_us(h, 0.99));
@@ -70,11 +70,11 @@ static int print_figure(void *ctx, const struct cs_figure *f)
         if (f->histogram != NULL) {
             print_histogram(f);
         } else if (f->text != NULL) {
-            printf("%-28s ", f->name);
+            printf("%-34s ", f->name);
             print_escaped(stdout, f->text, false);
             printf("\n");
         } else {
-            printf("%-28s %20" PRIu64 "\n", f->name, f->value);
+            printf("%-34s %20" PRIu64 "\n", f->name, f->value);
         }
         return 0;
     }

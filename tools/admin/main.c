@@ -1,9 +1,9 @@
 /*
  * cachestore-admin DIR COMMAND: looks after a store, whether a process has it open or not. Built on
- * cachestore.h alone; the commands are in the files beside this one.
+ * cachestore.h and inspect.h alone; the commands are in the files beside this one.
  *
- * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, pin,
- * unpin, drain, rebuild, format and scrub --drop change a store.
+ * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, pin, unpin,
+ * quota with a limit, drain, rebuild, format and scrub --drop change a store.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,8 @@ static const char usage_text[] =
     "                          (0: as much as all others)\n"
     "  drain [--end]           of a store in use: write what is pending, and nothing new from then on; ends\n"
     "                          when nothing is pending; --end lets it write again\n"
-    "  rebuild                 make the catalogue again from record headers, with what of notes\n"
-    "                          and pins the old one has\n"
+    "  rebuild                 make the catalogue again from record headers, with what of notes, uses,\n"
+    "                          pins and quotas the old one has\n"
     "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
     "do\n"
     "  format [--chunk SIZE] [--force]\n"
@@ -195,16 +195,24 @@ static const struct command *parse(int argc, char **argv, struct options *o)
     }
     o->dir = words[0];
     o->word = words[2];
-    const struct command *c = n_words >= 2 ? command_find(words[1]) : NULL;
-    if (c == NULL)
+    if (n_words < 2) {
         fprintf(stderr, "%s\n", usage_line);
-    else if ((o->word != NULL && (c->takes & WORD) == 0) ||
-             (o->word == NULL && (c->takes & NEEDS_WORD) != 0) || (seen & ~c->takes) != 0 ||
-             (o->live && o->offline)) {
-        complain("'%s' does not go with what is given; %s", c->name, usage_line);
         return NULL;
     }
-    return c;
+    const struct command *c = command_find(words[1]);
+    if (c == NULL)
+        complain("there is no command '%s'; %s", words[1], usage_line);
+    else if (o->word != NULL && (c->takes & WORD) == 0)
+        complain("'%s' takes no '%s'; %s", c->name, o->word, usage_line);
+    else if (o->word == NULL && (c->takes & NEEDS_WORD) != 0)
+        complain("'%s' needs a KEY; %s", c->name, usage_line);
+    else if ((seen & ~c->takes) != 0)
+        complain("'%s' does not take all of these options; %s", c->name, usage_line);
+    else if (o->live && o->offline)
+        complain("--live and --offline exclude each other; %s", usage_line);
+    else
+        return c;
+    return NULL;
 }
 
 bool is_live(const struct cs_inspect *in)

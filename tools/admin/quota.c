@@ -72,9 +72,14 @@ static int list(struct cs_inspect *in, const struct options *o, const struct cs_
     int rc = cs_inspect_tenants(in, print_use, &l);
     if (o->json)
         printf("%s]\n", l.n > 0 ? "\n" : "");
-    else if (rc == CS_OK && l.n == 0)
+    else if (rc == CS_OK && l.n == 0 && only == NULL)
         printf("nothing stored\n");
-    return rc == CS_OK ? EXIT_FINE : complain("cannot list what is stored: %s", cs_strerror(rc));
+    if (rc != CS_OK)
+        return complain("cannot list what is stored: %s", cs_strerror(rc));
+    if (l.n > 0 || only == NULL)
+        return EXIT_FINE;
+    complain("nothing is stored of the tenant '%s', and it has no limits of its own", o->word);
+    return EXIT_NOT_FOUND;
 }
 
 /* The limits that the tenant has of its own now. */
