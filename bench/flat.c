@@ -1,5 +1,5 @@
 /*
- * Law 1 (flat): the same 64 MiB, published and restored as 1, 64, 512 and 4,096 messages in one publish, and
+ * Flat cost: the same 64 MiB, published and restored as 1, 64, 512 and 4,096 messages in one publish, and
  * as paths built by 400 publishes, of two pages or three, and by 512 of two. Beside it stands what the same
  * disk gives at best for O_DIRECT reads of the same bytes from the volume file.
  *

@@ -1,5 +1,5 @@
 /*
- * Reads traces (the fields are those of shared/traces/README.md), one JSON object a line, plain or gzip:
+ * Reads traces, one JSON object a line, plain or gzip; unknown fields are passed over:
  *
  *   blocks of a service    {"timestamp", "input_length", "hash_ids"}: 512 tokens a block, real arrivals
  *   sessions of an agent   {"requests": [...]}: 64 tokens a block, chains with what each keeps of the one

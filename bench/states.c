@@ -238,7 +238,7 @@ void bench_restart(const struct settings *s, const struct geometry *g)
         durable(e, &after);
         written[i] = (struct written){.rows = after.catalog_rows - before.catalog_rows,
                                       .bytes = after.bytes_written - before.bytes_written};
-        /* Law 1: a row a publish, a row a span of 4 MiB, and the checkpoints. */
+        /* Flat: a row a publish, a row a span of 4 MiB, and the checkpoints. */
         uint64_t most = a.work.store.publishes + written[i].bytes / SPAN_BYTES + CHECKPOINTS_A_PATH + 1;
         claim(written[i].rows <= most, "%u messages: %llu catalogue rows, more than %llu", cuts[i],
               (unsigned long long)written[i].rows, (unsigned long long)most);

@@ -175,7 +175,8 @@ struct eng_usage {
     struct cs_reuse reuse;                              /* of the first choice, when it was first admitted */
     double queue_ms, restore_ms, prefill_ms, decode_ms; /* wall clock */
     /* With hash_logits, else 0. XXH3-64 over the logits of every sampled position, in order; of several
-     * choices, XXH3-64 over their hashes. The hook that proves law 3. */
+     * choices, XXH3-64 over their hashes. Equal for equal ids, wherever
+     * their prefix came from; tests hold it to that. */
     uint64_t logits_hash;
     uint32_t preemptions;
     const char *message; /* why the result is not ENG_OK; never NULL */

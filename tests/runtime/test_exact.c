@@ -1,7 +1,7 @@
 /*
- * Law 3 through the real runtime: the logits of a sequence do not depend on where its prefix came from, on
- * the chunks of its prefill, on who runs beside it, or on preemption. "The same" means an equal hash over all
- * logits of all sampled positions.
+ * Exactness through the real runtime: the logits of a sequence do not depend on where its prefix came from,
+ * on the chunks of its prefill, on who runs beside it, or on preemption. "The same" means an equal hash over
+ * all logits of all sampled positions.
  */
 #include "rig.h"
 

@@ -1,6 +1,6 @@
 /*
- * Law 3 for models with windows and recurrent state: a chat of twelve turns (six under a sanitizer) has the
- * same logits whether its turns are computed cold, resumed at the checkpoint before, or forked at any
+ * Exactness for models with windows and recurrent state: a chat of twelve turns (six under a sanitizer) has
+ * the same logits whether its turns are computed cold, resumed at the checkpoint before, or forked at any
  * boundary; whatever the chunks of its prefill are, and whoever runs beside it. "The same" means an equal
  * hash over all logits of all sampled positions.
  */

@@ -1,6 +1,7 @@
 /*
- * sim --seeds FROM:TO [--jobs N] [--until-found N]   runs them; prints the counts
- * sim --seed N [--trace]                               one of them, with what happens
+ * sim --seeds FROM:TO [--jobs N]   runs them; prints the counts
+ * sim --seed N [--trace]           one of them, with what happens
+ * sim --seeds FROM:TO --twice      each twice: the same history, or it fails
  *
  * Jobs are processes; each takes every Nth seed. The first seed that fails ends all of them.
  */
