@@ -43,7 +43,8 @@ enum { N_DEPTHS = sizeof depths / sizeof *depths };
 
 static int measure(struct disk_spans *b, const struct settings *s, bool busy)
 {
-    double raw[N_DEPTHS][ROUNDS_MAX], restore[ROUNDS_MAX], prefill[ROUNDS_MAX], cores[ROUNDS_MAX];
+    double raw[N_DEPTHS][ROUNDS_MAX], sorted[ROUNDS_MAX], pairs[ROUNDS_MAX], restore[ROUNDS_MAX],
+        prefill[ROUNDS_MAX], cores[ROUNDS_MAX];
     unsigned repeats = busy ? BUSY_REPEATS : 1, best = 0;
     double bytes = (double)b->bytes, ceiling = 0;
     for (unsigned i = 0; i < s->rounds; i++) {
@@ -76,14 +77,18 @@ static int measure(struct disk_spans *b, const struct settings *s, bool busy)
                (unsigned long long)(after.submissions - before.submissions) / repeats);
     }
     for (unsigned k = 0; k < N_DEPTHS; k++) {
-        double middle = median(raw[k], s->rounds);
+        memcpy(sorted, raw[k], sizeof sorted);
+        double middle = median(sorted, s->rounds);
         best = middle > ceiling ? k : best;
         ceiling = middle > ceiling ? middle : ceiling;
     }
+    for (unsigned i = 0; i < s->rounds; i++)
+        pairs[i] = restore[i] / raw[best][i];
     double speed = median(restore, s->rounds);
-    printf("%s: ceiling %.2f GB/s (%u in flight), restore %.2f GB/s (%.2f to %.2f), %.0f %%",
+    printf("%s: ceiling %.2f GB/s (%u in flight), restore %.2f GB/s (%.2f to %.2f), %.0f %% (of the same "
+           "round's: %.0f %%)",
            busy ? "beside prefill" : "medians", ceiling, depths[best], speed, restore[0],
-           restore[s->rounds - 1], 100 * speed / ceiling);
+           restore[s->rounds - 1], 100 * speed / ceiling, 100 * median(pairs, s->rounds));
     if (busy)
         printf(", prefill %.0f tokens/s\n", median(prefill, s->rounds));
     else

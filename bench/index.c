@@ -21,6 +21,7 @@
 #include "bench/numbers.h"
 #include "cachestore/key.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -231,6 +232,8 @@ int main(int argc, char **argv)
                           .index_bytes = (uint64_t)n_pages * 1024};
     struct cs_store *s;
     char err[256] = "";
+    (void)mallopt(M_MMAP_THRESHOLD, 32 << 20); /* as isotherm has it */
+    (void)mallopt(M_TRIM_THRESHOLD, 128 << 20);
     double *a = calloc(n_lookups, sizeof *a), *b = calloc(n_lookups, sizeof *b),
            *d = calloc(n_lookups, sizeof *d), *v = calloc(n_victims, sizeof *v);
     if (!a || !b || !d || !v)

@@ -4,10 +4,10 @@
  *   memory [--spans N] DIR
  *
  * Three stores with N (20,000) paths each, all on disk, the smallest pages there are (4 KiB of 16 tokens): a
- * span of one page a path; a span of 16; a span of one page and a checkpoint behind it. For each: what malloc
- * gave out since before the store was opened (all of the process: index, tier, RocksDB's memtables and
- * caches), what cs_stats counts in index_bytes, and how much of the first an empty store has taken. From the
- * differences follow the bytes of a span, of a further page and of a checkpoint. The arena is not counted.
+ * span of one page a path; a span of 16; a span of one page and a checkpoint behind it. For each: what the
+ * process has taken from the system since the store was open and its arena in use (index, tier, RocksDB's
+ * memtables and caches), and what cs_stats counts in index_bytes. From the differences follow the bytes of a
+ * span, of a further page and of a checkpoint.
  */
 #include "bench/ceiling.h"
 #include "bench/numbers.h"
@@ -28,14 +28,34 @@ static void die(const char *what)
     exit(1);
 }
 
-static double given_out(void)
+/* Bytes of memory that are the process's own. */
+static double resident(void)
 {
-    struct mallinfo2 m = mallinfo2();
-    return (double)(m.uordblks + m.hblkhd);
+    unsigned long all, pages, shared;
+    FILE *f = fopen("/proc/self/statm", "r");
+    (void)malloc_trim(0);
+    if (!f || fscanf(f, "%lu %lu %lu", &all, &pages, &shared) != 3)
+        die("no /proc/self/statm");
+    fclose(f);
+    return (double)(pages - shared) * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* From here on all of the arena is in memory. */
+static void use_arena(struct cs_store *s)
+{
+    struct cs_sequence *q;
+    struct cs_stats st;
+    cs_stats_get(s, &st);
+    if (cs_sequence_open(s, NULL, NULL, 0, &q) != CS_OK || cs_sequence_poll(q, NULL) != 1 ||
+        cs_sequence_grow(q, st.pages_free * PAGE_TOKENS) != CS_OK)
+        die("the arena is not free");
+    for (size_t i = 0; i < cs_sequence_n_pages(q); i++)
+        memset(cs_sequence_pages(q)[i], 1, PAGE_BYTES);
+    cs_sequence_close(q);
 }
 
 struct taken {
-    double malloced, empty, counted; /* bytes */
+    double process, counted; /* bytes */
 };
 
 static void path(struct cs_store *s, uint32_t k, uint32_t n_pages, bool checkpoint)
@@ -81,10 +101,10 @@ static struct taken measure(const char *base, uint32_t n_spans, uint32_t n_pages
                           .disk_bytes = n_spans * record + n_spans * record / 8 + (64u << 20),
                           .extent_bytes = 64u << 20,
                           .chunk_bytes = 4096};
-    double before = given_out();
     if (cs_open(&c, &s, err, sizeof err) != CS_OK)
         die(err);
-    t.empty = given_out() - before;
+    use_arena(s);
+    double empty = resident();
     cs_stats_get(s, &st);
     double counted_empty = (double)st.index_bytes;
     for (uint32_t k = 0; k < n_spans; k++) {
@@ -94,7 +114,7 @@ static struct taken measure(const char *base, uint32_t n_spans, uint32_t n_pages
     }
     if (cs_flush(s, FLUSH_MS) != CS_OK)
         die("flush");
-    t.malloced = given_out() - before;
+    t.process = resident() - empty;
     cs_stats_get(s, &st);
     if (st.disk_spans != n_spans || st.disk_checkpoints != (checkpoint ? n_spans : 0))
         die("not all of it is on disk");
@@ -106,7 +126,7 @@ static struct taken measure(const char *base, uint32_t n_spans, uint32_t n_pages
 
 static void report(const char *name, double a, double b, double n)
 {
-    printf("%-32s %8.0f bytes counted  %8.0f given out by malloc\n", name, a / n, b / n);
+    printf("%-32s %8.0f bytes counted  %8.0f of the process\n", name, a / n, b / n);
 }
 
 int main(int argc, char **argv)
@@ -122,13 +142,11 @@ int main(int argc, char **argv)
     }
     struct taken one = measure(argv[optind], n, 1, false), many = measure(argv[optind], n, LONG_PAGES, false),
                  state = measure(argv[optind], n, 1, true);
-    printf("%u spans on disk; an empty store takes %.1f MiB (the index's tables and RocksDB)\n", n,
-           one.empty / (1 << 20));
-    report("a span of one page", one.counted, one.malloced - one.empty, n);
-    report("a further page of a span", many.counted - one.counted,
-           many.malloced - many.empty - (one.malloced - one.empty), (double)n * (LONG_PAGES - 1));
-    report("a span of 16 pages", many.counted, many.malloced - many.empty, n);
-    report("a checkpoint", state.counted - one.counted,
-           state.malloced - state.empty - (one.malloced - one.empty), n);
+    printf("%u spans on disk, of each:\n", n);
+    report("a span of one page", one.counted, one.process, n);
+    report("a further page of a span", many.counted - one.counted, many.process - one.process,
+           (double)n * (LONG_PAGES - 1));
+    report("a span of 16 pages", many.counted, many.process, n);
+    report("a checkpoint", state.counted - one.counted, state.process - one.process, n);
     return 0;
 }

@@ -1,9 +1,12 @@
 /*
  * See cli_line.h. libedit writes its prompt and echo to stderr: stdout has nothing but replies. Its own
- * reader would swallow the first signal, so it gets one that comes back at each.
+ * reader would swallow the first signal, so it gets one that comes back at each, and that no signal between
+ * two characters escapes.
  */
 #include "engine/cli_line.h"
 #include <errno.h>
+#include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +23,7 @@
 
 struct cli_line {
     bool terminal;
+    int interrupt_fd;
     char *buffer;
     size_t cap;
 #ifdef ISOTHERM_LIBEDIT
@@ -37,6 +41,19 @@ bool cli_line_edits(void)
 #endif
 }
 
+/* Until there is something to read; false, with EINTR, after a signal. */
+static bool wait_for_input(const struct cli_line *l)
+{
+    struct pollfd p[2] = {{.fd = l->interrupt_fd, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+    uint64_t count;
+    while (poll(p, 2, -1) < 0 && errno == EINTR)
+        ;
+    if (read(l->interrupt_fd, &count, sizeof count) < 0)
+        return true;
+    errno = EINTR;
+    return false;
+}
+
 #ifdef ISOTHERM_LIBEDIT
 static char *prompt(EditLine *edit)
 {
@@ -49,9 +66,12 @@ static char *prompt(EditLine *edit)
 static int read_character(EditLine *edit, wchar_t *out)
 {
     mbstate_t state = {0};
-    (void)edit;
+    struct cli_line *l;
+    el_get(edit, EL_CLIENTDATA, &l);
     for (;;) {
         char byte;
+        if (!wait_for_input(l))
+            return -1;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0)
             return (int)n;
@@ -85,6 +105,7 @@ static void edit_open(struct cli_line *l)
         return;
     history(l->history, &event, H_SETSIZE, RECALL_LINES);
     history(l->history, &event, H_SETUNIQUE, 1);
+    el_set(l->edit, EL_CLIENTDATA, l);
     el_set(l->edit, EL_PROMPT, prompt);
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_HIST, history, l->history);
@@ -106,12 +127,13 @@ static long edit_read(struct cli_line *l, const char **text)
 }
 #endif
 
-struct cli_line *cli_line_open(bool terminal)
+struct cli_line *cli_line_open(bool terminal, int interrupt_fd)
 {
     struct cli_line *l = calloc(1, sizeof *l);
     if (!l)
         return NULL;
     l->terminal = terminal;
+    l->interrupt_fd = interrupt_fd;
 #ifdef ISOTHERM_LIBEDIT
     if (terminal)
         edit_open(l);
@@ -126,7 +148,8 @@ static long plain_read(struct cli_line *l, const char **text)
         fflush(stderr);
     }
     errno = 0;
-    ssize_t n = getline(&l->buffer, &l->cap, stdin);
+    /* A terminal gives a line at a time: the buffer behind stdin is empty here. */
+    ssize_t n = l->terminal && !wait_for_input(l) ? -1 : getline(&l->buffer, &l->cap, stdin);
     *text = l->buffer;
     if (n >= 0)
         return n;

@@ -1,7 +1,7 @@
 /*
  * isotherm run: a chat in the terminal, or one prompt with -p. The reply goes to stdout, everything about it
- * to stderr. The engine reports on its own thread into a buffer; the main thread waits on an
- * eventfd, which the SIGINT handler may write to as well.
+ * to stderr. The engine reports on its own thread into a buffer; the main thread waits on an eventfd that it
+ * writes to, and on one of the SIGINT handler's.
  */
 #include "engine/cli.h"
 #include "engine/cli_line.h"
@@ -21,17 +21,22 @@
 
 #define FLUSH_DEADLINE_MS 5000
 
-static int event_fd = -1;
-static volatile sig_atomic_t interrupted;
+static int event_fd = -1, interrupt_fd = -1;
 
 static void on_interrupt(int number)
 {
     (void)number;
     int saved = errno;
-    interrupted = 1;
     uint64_t one = 1;
-    (void)!write(event_fd, &one, sizeof one);
+    (void)!write(interrupt_fd, &one, sizeof one);
     errno = saved;
+}
+
+/* A signal has come since the last call. */
+static bool interrupted(void)
+{
+    uint64_t count;
+    return read(interrupt_fd, &count, sizeof count) > 0;
 }
 
 /* One reply under way. `lock` guards what the engine thread writes. */
@@ -81,14 +86,12 @@ static int follow(struct chat *c, struct turn *t, eng_request_id id, struct text
     bool done = false;
     int rc = ENG_OK;
     while (!done) {
-        struct pollfd p = {.fd = event_fd, .events = POLLIN};
+        struct pollfd p[2] = {{.fd = event_fd, .events = POLLIN}, {.fd = interrupt_fd, .events = POLLIN}};
         uint64_t count;
-        (void)poll(&p, 1, -1);
+        (void)poll(p, 2, -1);
         (void)!read(event_fd, &count, sizeof count);
-        if (interrupted) {
-            interrupted = 0;
+        if (interrupted())
             eng_cancel(c->engine, id);
-        }
         pthread_mutex_lock(&t->lock);
         struct text_buffer fresh = t->fresh;
         memset(&t->fresh, 0, sizeof t->fresh);
@@ -180,7 +183,7 @@ static int reply_to(struct chat *c, struct eng_prompt *prompt, struct text_buffe
         .ctx = &t,
     };
     eng_request_id id;
-    interrupted = 0;
+    (void)interrupted(); /* what came before is over */
     int rc = eng_submit(c->engine, &request, &id, err, sizeof err);
     if (rc != ENG_OK) {
         fprintf(stderr, "isotherm run: %s\n", err);
@@ -279,7 +282,7 @@ static enum command obey(struct chat *c, const char *line, size_t len)
 static int converse(struct chat *c)
 {
     bool tty = isatty(STDIN_FILENO);
-    struct cli_line *lines = cli_line_open(tty);
+    struct cli_line *lines = cli_line_open(tty, interrupt_fd);
     int rc = ENG_OK;
     if (!lines)
         return ENG_ENOMEM;
@@ -315,7 +318,8 @@ int cli_run(const struct cli_options *o)
     if (!o->seed_given && getrandom(&chat.seed, sizeof chat.seed, 0) != (ssize_t)sizeof chat.seed)
         chat.seed = (uint64_t)time(NULL);
     event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (event_fd < 0) {
+    interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (event_fd < 0 || interrupt_fd < 0) {
         fprintf(stderr, "isotherm run: eventfd: %s\n", strerror(errno));
         return CLI_FAILED;
     }
