@@ -15,7 +15,7 @@
  *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
  *   quota.c      limits of tenants: set, told, enforced in the background
  *   control.c    the socket for who looks after it; control_serve.c: what is asked there
- *   index.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
+ *   index.c index_tiers.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
  *
  * Threads and locks. Callers' threads, the tier's and the device's (completions) and the keeper (deadlines,
  * notifications, populating the arena) meet under one mutex, cs_store.lock. It is held for short, bounded

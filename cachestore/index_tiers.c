@@ -1,7 +1,6 @@
 /*
- * What of a span lies where (see index.h): its pages on the device and on the host, its record on disk, and
- * what follows from a change for its parent, its account and its place among the candidates. A span that is
- * split, or shortened, is here as well: pages change owners, none is stored or lost.
+ * The index: what of a span lies where, and where a span ends (see index.h). Each change tells the parent, to
+ * whom it matters whether anything behind it is in the same tier, and who has to pay.
  *
  * Threads: everything is called with the store's lock held.
  */
