@@ -86,6 +86,8 @@ static const struct flag flags[] = {
      "most that each key may keep on disk (any number)"},
     {"--prefix-cache-restore", "HOW", KIND_CHOICE, ENGINE, AT(restore), 0, 0, restores,
      "load from disk what is measured to be faster than computing it, or always (measured)"},
+    {"--prefix-cache-restore-deadline", "MS", KIND_U32, ENGINE, AT(restore_deadline_ms), 0, 3600000, NULL,
+     "least time a load gets before the rest is computed, 0: as long as it takes (250)"},
     {"--prefix-cache-io", "NAME", KIND_CHOICE, ENGINE, AT(disk_io), 0, 0, disk_ios,
      "auto, uring or pread: how it reads and writes (auto)"},
     {"--kv-cache-dtype", "NAME", KIND_CHOICE, ALL, AT(kv_dtype), 0, 0, dtypes, "f16, bf16 or f32 (f16)"},
@@ -327,6 +329,8 @@ static bool check(const struct cli_options *o, uint64_t given, int *exit_code)
         return fail(o->command, exit_code, "--prefix-cache-io needs --prefix-cache-disk DIR");
     if (is_given(given, AT(restore)) && !o->disk_dir)
         return fail(o->command, exit_code, "--prefix-cache-restore needs --prefix-cache-disk DIR");
+    if (is_given(given, AT(restore_deadline_ms)) && !o->disk_dir)
+        return fail(o->command, exit_code, "--prefix-cache-restore-deadline needs --prefix-cache-disk DIR");
     if (!kn_isa_available((enum kn_isa)o->isa))
         return fail(o->command, exit_code, "--cpu-isa %s: this processor does not have it", isas[o->isa]);
     if (o->chat_template && !eng_chat_by_name(o->chat_template))
@@ -363,7 +367,11 @@ static bool parse_command(int argc, char **argv, struct cli_options *o, int *exi
 
 bool cli_parse(int argc, char **argv, struct cli_options *o, int *exit_code)
 {
-    *o = (struct cli_options){.host = "127.0.0.1", .port = 8080, .temperature = 0.7, .top_p = 0.95};
+    *o = (struct cli_options){.host = "127.0.0.1",
+                              .port = 8080,
+                              .temperature = 0.7,
+                              .top_p = 0.95,
+                              .restore_deadline_ms = ENG_RESTORE_DEADLINE_MS};
     if (!parse_command(argc, argv, o, exit_code))
         return false;
     uint64_t given = 0;
@@ -419,6 +427,7 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .tenant_disk_bytes = o->tenant_disk_bytes,
         .restore = (enum eng_restore)o->restore,
         .disk_io = (enum cs_io_engine)o->disk_io,
+        .restore_deadline_ms = o->restore_deadline_ms ? o->restore_deadline_ms : UINT32_MAX,
         .chat_template = o->chat_template,
     };
 }

@@ -17,6 +17,7 @@ struct cli_options {
     uint64_t kv_cache_bytes, prefix_cache_bytes, disk_bytes, disk_bytes_a_day, tenant_memory_bytes,
         tenant_disk_bytes;
     uint32_t kv_limit, isa, kv_dtype, policy, restore, disk_io; /* enums */
+    uint32_t restore_deadline_ms;                               /* 0: none */
     const char *disk_dir, *chat_template;
     bool discrete;
 

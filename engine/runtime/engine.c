@@ -13,11 +13,10 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#define QUEUE_DEFAULT       256
-#define DISK_DEFAULT_BYTES  ((uint64_t)16 << 30)
-#define RESTORE_DEADLINE_MS 250
-#define PATIENCE_MS         2000
-#define LINE_COLUMNS        100 /* of a start-up line before its seconds */
+#define QUEUE_DEFAULT      256
+#define DISK_DEFAULT_BYTES ((uint64_t)16 << 30)
+#define PATIENCE_MS        2000
+#define LINE_COLUMNS       100 /* of a start-up line before its seconds */
 
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
 {
@@ -322,7 +321,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     config.io_engine = c->disk_io;
     config.restore_deadline_ms = c->restore_deadline_ms == UINT32_MAX ? 0
                                  : c->restore_deadline_ms             ? c->restore_deadline_ms
-                                                                      : RESTORE_DEADLINE_MS;
+                                                                      : ENG_RESTORE_DEADLINE_MS;
     config.log = c->log;
     config.log_ctx = c->log_ctx;
     char a[32];

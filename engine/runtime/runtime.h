@@ -43,6 +43,8 @@ enum eng_policy {
     ENG_POLICY_DECODE_FIRST,  /* one page a step while others decode: smooth streams, first tokens later */
 };
 
+#define ENG_RESTORE_DEADLINE_MS 250
+
 struct eng_config {
     const char *model_path;
     enum kn_isa isa;
@@ -66,7 +68,7 @@ struct eng_config {
     uint64_t tenant_memory_bytes, tenant_disk_bytes; /* that each tenant may keep in a tier; 0: any number */
     enum eng_restore restore;
     enum cs_io_engine disk_io;    /* 0: what can be had */
-    uint32_t restore_deadline_ms; /* 0: 250; UINT32_MAX: no deadline */
+    uint32_t restore_deadline_ms; /* 0: ENG_RESTORE_DEADLINE_MS; UINT32_MAX: no deadline */
     const char *chat_template;    /* NULL: from the file */
     /* How long a sequence that is alone, or a prompt while nothing runs, waits for a page before it ends; 0:
      * 2000. Tests use less. */

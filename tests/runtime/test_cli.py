@@ -53,6 +53,7 @@ class Refusals(unittest.TestCase):
             ("--kv-cache", "12Q"), ("--kv-cache", "-5M"), ("--kv-cache", "1e9"), ("--kv-cache", "99999999999T"),
             ("--kv-cache-dtype", "f64"), ("--cpu-isa", "sse"), ("--scheduler-policy", "random"), ("--log-format", "xml"),
             ("--chat-template", "nosuch"), ("--prefix-cache-disk", ""), ("--prefix-cache-io", "aio"),
+            ("--prefix-cache-restore-deadline", "-1"), ("--prefix-cache-restore-deadline", "3600001"),
         ):
             self.refuse(flag, "serve", "--model", MODEL, flag, value)
         self.refuse("--temperature", "run", "--model", MODEL, "--temperature", "nan")
@@ -66,6 +67,7 @@ class Refusals(unittest.TestCase):
         self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--prefix-cache-io", "auto")  # the default, but asked for
         for how in ("measured", "always"):
             self.refuse("--prefix-cache-disk DIR", "run", "--model", MODEL, "--prefix-cache-restore", how)
+        self.refuse("--prefix-cache-disk DIR", "run", "--model", MODEL, "--prefix-cache-restore-deadline", "0")
         self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-memory", "1G")
         self.refuse("--api-key-file FILE", "serve", "--model", MODEL, "--tenant-quota-disk", "1G")
         self.refuse("--prefix-cache-disk DIR", "serve", "--model", MODEL, "--tenant-quota-disk", "1G", "--api-key-file", MODEL)
@@ -311,7 +313,7 @@ class Serve(unittest.TestCase):
 
     def test_a_signal_flushes_what_was_just_published(self):
         with tempfile.TemporaryDirectory() as folder:
-            arguments = ("--prefix-cache-disk", folder, "--prefix-cache-disk-size", "256M", "--kv-cache", "16M")
+            arguments = ("--prefix-cache-disk", folder, "--prefix-cache-disk-size", "256M", "--kv-cache", "16M", "--prefix-cache-restore-deadline", "0")
             process, port, _ = self.serve(*arguments)
             self.ask(port)
             self.stop(process, signal.SIGTERM)

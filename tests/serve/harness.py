@@ -41,6 +41,12 @@ def real_model():
     return None
 
 
+def disk_flags(folder, size):
+    """A prefix cache on disk that loads whatever is there, however slow this machine is just now: who counts reused tokens must not
+    depend on the time that loads take."""
+    return ("--prefix-cache-restore", "always", "--prefix-cache-restore-deadline", "0", "--prefix-cache-disk", folder, "--prefix-cache-disk-size", size)
+
+
 def binary():
     if len(sys.argv) < 2 or not os.path.exists(sys.argv[1]):
         sys.exit(f"usage: {sys.argv[0]} PATH/TO/isotherm")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-from harness import Server, binary, tiny_model
+from harness import Server, binary, disk_flags, tiny_model
 
 MODEL, TWIN = "llama-q8_0", "llama-q8_0-twin"
 PAGE = 16
@@ -22,8 +22,7 @@ class Damage(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def server(self, model=MODEL, *flags):
-        return Server(tiny_model(model), "--prefix-cache-restore", "always", "--prefix-cache-disk", self.folder, "--prefix-cache-disk-size", "64M", "--kv-cache", "64M",
-                      "--debug", *flags)
+        return Server(tiny_model(model), *disk_flags(self.folder, "64M"), "--kv-cache", "64M", "--debug", *flags)
 
     def ask(self, server, name, **fields):
         """The reply to one conversation's prompt: (text and hash, reused tokens, prompt tokens)."""

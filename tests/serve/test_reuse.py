@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-from harness import SKIPPED, Server, binary, cache_folder, real_model, tiny_model
+from harness import SKIPPED, Server, binary, cache_folder, disk_flags, real_model, tiny_model
 
 try:
     import openai
@@ -79,7 +79,7 @@ class Reuse:
 
     @classmethod
     def start(cls):
-        cls.server = Server(cls.model, "--prefix-cache-restore", "always", "--prefix-cache-disk", cls.folder.name, "--prefix-cache-disk-size", "256M", *cls.flags)
+        cls.server = Server(cls.model, *disk_flags(cls.folder.name, "256M"), *cls.flags)
         cls.server.__enter__()
         cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=300)
 
@@ -101,7 +101,8 @@ class Reuse:
 
     def assert_turn_reused(self, usage, before):
         """All full pages of what existed before, the reply included, were reused (or all but the prompt's last token)."""
-        self.assertGreaterEqual(cached(usage), min(full_pages(stored_tokens(before)), full_pages(usage.prompt_tokens - 1)))
+        self.assertGreaterEqual(cached(usage), min(full_pages(stored_tokens(before)), full_pages(usage.prompt_tokens - 1)),
+                                self.server.cache()["misses"])
 
     def test_a_reply_comes_whole_and_streamed(self):
         fields = {"model": "default", "messages": [{"role": "user", "content": STORY}], "temperature": 0, "max_tokens": 12}

@@ -13,7 +13,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "serve"))
-from harness import Server, tiny_model
+from harness import Server, disk_flags, tiny_model
 
 ADMIN = os.path.abspath(sys.argv[2])
 STORY = "Tell me about the river, the harbour and the old stone bridge in the town where the lanterns burn all night. " * 4
@@ -33,8 +33,7 @@ class Admin(unittest.TestCase):
             self.folder = os.path.abspath(folder)
 
             def start():
-                return Server(tiny_model(model), "--prefix-cache-restore", "always", "--prefix-cache-disk", self.folder,
-                              "--prefix-cache-disk-size", "64M", "--kv-cache", "32M", "--prefix-cache-memory", "8M", *flags)
+                return Server(tiny_model(model), *disk_flags(self.folder, "64M"), "--kv-cache", "32M", "--prefix-cache-memory", "8M", *flags)
             with start() as server:
                 self.assertEqual(self.cached(server), 0)
                 warm = self.cached(server)
