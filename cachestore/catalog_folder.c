@@ -71,8 +71,11 @@ static int folder_remove(int dir_fd, const char *folder)
 
 int catalog_remove(int dir_fd)
 {
-    int rc = folder_remove(dir_fd, CATALOG_FOLDER_NEW);
-    return rc == 0 ? folder_remove(dir_fd, CATALOG_FOLDER) : rc;
+    static const char *const names[] = {CATALOG_FOLDER_NEW, CATALOG_FOLDER_OLD, CATALOG_FOLDER};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && rc == 0; i++)
+        rc = folder_remove(dir_fd, names[i]);
+    return rc;
 }
 
 int catalog_remove_new(int dir_fd)
@@ -93,23 +96,29 @@ uint64_t catalog_disk_bytes(int dir_fd)
     uint64_t bytes = 0;
     each_file(dir_fd, CATALOG_FOLDER, add_size, &bytes);
     each_file(dir_fd, CATALOG_FOLDER_NEW, add_size, &bytes);
+    each_file(dir_fd, CATALOG_FOLDER_OLD, add_size, &bytes);
     return bytes;
 }
 
 /* ---- names ------------------------------------------------------------------------------------------- */
 
+static bool is_there(int dir_fd, const char *folder)
+{
+    return faccessat(dir_fd, folder, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
 /* What a rebuild left that ended in the middle. Where both are there, the one with the usual name is whole:
  * the new one took that name when it was. Where only the new one is, it is whole as well, for it was when the
- * other one went. */
+ * other one was put aside. */
 static int names_settle(int dir_fd)
 {
-    if (faccessat(dir_fd, CATALOG_FOLDER_NEW, F_OK, AT_SYMLINK_NOFOLLOW) != 0)
-        return 0;
-    if (faccessat(dir_fd, CATALOG_FOLDER, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-        return folder_remove(dir_fd, CATALOG_FOLDER_NEW);
-    if (renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 || fsync(dir_fd) < 0)
-        return -errno;
-    return 0;
+    int rc = 0;
+    if (is_there(dir_fd, CATALOG_FOLDER))
+        rc = folder_remove(dir_fd, CATALOG_FOLDER_NEW);
+    else if (is_there(dir_fd, CATALOG_FOLDER_NEW) &&
+             (renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 || fsync(dir_fd) < 0))
+        rc = -errno;
+    return rc == 0 ? folder_remove(dir_fd, CATALOG_FOLDER_OLD) : rc;
 }
 
 static int folder_make(int dir_fd, const char *folder, char *err, size_t err_len)
@@ -149,7 +158,7 @@ int catalog_folder_new(int dir_fd, char *err, size_t err_len)
 
 int catalog_replace(int dir_fd)
 {
-    bool both = faccessat(dir_fd, CATALOG_FOLDER, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    bool both = is_there(dir_fd, CATALOG_FOLDER);
     if (both && renameat2(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER, RENAME_EXCHANGE) == 0) {
         if (fsync(dir_fd) < 0)
             return -errno;
@@ -158,11 +167,14 @@ int catalog_replace(int dir_fd)
     }
     if (both && errno != EINVAL && errno != ENOSYS)
         return -errno;
-    /* A file system without exchange: the old one goes first, and its absence says that the new one is whole.
-     */
-    int rc = both ? folder_remove(dir_fd, CATALOG_FOLDER) : 0;
-    if (rc == 0 && (fsync(dir_fd) < 0 || renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 ||
-                    fsync(dir_fd) < 0))
-        rc = -errno;
-    return rc;
+    /* A file system without exchange: the old one is put aside, in one step, and its absence says that the
+     * new one is whole. */
+    int rc = both ? folder_remove(dir_fd, CATALOG_FOLDER_OLD) : 0;
+    if (rc < 0)
+        return rc;
+    if ((both && renameat(dir_fd, CATALOG_FOLDER, dir_fd, CATALOG_FOLDER_OLD) < 0) || fsync(dir_fd) < 0 ||
+        renameat(dir_fd, CATALOG_FOLDER_NEW, dir_fd, CATALOG_FOLDER) < 0 || fsync(dir_fd) < 0)
+        return -errno;
+    (void)folder_remove(dir_fd, CATALOG_FOLDER_OLD); /* or the next open does */
+    return 0;
 }

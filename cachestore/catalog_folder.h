@@ -1,6 +1,7 @@
 /*
- * Names of the catalogue in a store's directory, for catalog.c: the one that is used, and the one that a
- * rebuild makes beside it. Errors as in catalog.h.
+ * Names of the catalogue in a store's directory, for catalog.c: the one that is used, the one that a
+ * rebuild makes beside it, and the one that is put aside for that where names cannot be exchanged. Errors as
+ * in catalog.h.
  */
 #ifndef ISOTHERM_CACHESTORE_CATALOG_FOLDER_H
 #define ISOTHERM_CACHESTORE_CATALOG_FOLDER_H
@@ -10,6 +11,7 @@
 
 #define CATALOG_FOLDER     "catalog"
 #define CATALOG_FOLDER_NEW "catalog.new"
+#define CATALOG_FOLDER_OLD "catalog.old"
 
 /* The folder is there; not read_only: what a rebuild left is put in order before. */
 int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len);

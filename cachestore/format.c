@@ -27,8 +27,8 @@ static bool has_type(int dir_fd, const char *name, mode_t type)
 
 static bool is_of_a_store(int dir_fd, const char *name)
 {
-    static const char *const names[] = {".",       "..",          "STORE",     "STORE.new",
-                                        "catalog", "catalog.new", "lost+found"};
+    static const char *const names[] = {".",       "..",          "STORE",       "STORE.new",
+                                        "catalog", "catalog.new", "catalog.old", "lost+found"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0)
             return true;

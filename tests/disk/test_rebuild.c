@@ -5,14 +5,41 @@
 #include "cachestore/inspect.h"
 #include "tests/disk/harness.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { LONG_NOTE = 400 << 10 };
+
+/* ---- a file system without exchange, where files may be removed so often only ------------------------- */
+
+static bool no_exchange;
+static unsigned removals = UINT32_MAX;
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+    if (!no_exchange)
+        return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+    errno = EINVAL;
+    return -1;
+}
+
+int unlinkat(int fd, const char *name, int flags)
+{
+    if (removals > 0) {
+        removals--;
+        return (int)syscall(SYS_unlinkat, fd, name, flags);
+    }
+    errno = EIO;
+    return -1;
+}
+
+/* ------------------------------------------------------------------------------------------------------- */
 
 /* Three records: a note in the row of 1, a row of notes of 2, which is pinned and was used; a quota. 3 is
  * deleted, and its header is still there. Closed. */
@@ -69,6 +96,7 @@ static void check_all(struct rig *r, size_t n)
     assert_int_equal(rig_rows(r, CATALOG_QUOTA), 1);
     rig_open(r);
     assert_false(is_there(r, "catalog.new"));
+    assert_false(is_there(r, "catalog.old"));
     assert_int_equal(r->n_seen, n);
     assert_int_equal(r->n_notes_seen, 2);
     const struct seen_span *one = find_seen(r, 1), *two = find_seen(r, 2);
@@ -81,6 +109,14 @@ static void check_all(struct rig *r, size_t n)
     assert_int_equal(get(r, two->id, 2, 4), TIER_OK);
     assert_int_equal(r->n_warnings, 0);
     rig_close(r);
+}
+
+/* ... by an open that has names to put in order first. */
+static void check_open_and_all(struct rig *r, size_t n)
+{
+    rig_open(r);
+    rig_close(r);
+    check_all(r, n);
 }
 
 static void what_only_rows_have_outlives_a_rebuild(void **state)
@@ -150,9 +186,31 @@ static void a_rebuild_that_ends_in_the_middle_leaves_one_catalogue(void **state)
     char err[256];
     assert_int_equal(cs_inspect_open(r.dir, &in, err, sizeof err), CS_OK); /* reads only */
     cs_inspect_close(in);
-    rig_open(&r);
-    rig_close(&r);
-    check_all(&r, 2);
+    check_open_and_all(&r, 2);
+    /* ... where the old one lies put aside. */
+    assert_int_equal(rename(rig_path(&r, "catalog"), to), 0);
+    assert_int_equal(mkdir(rig_path(&r, "catalog.old"), 0700), 0);
+    check_open_and_all(&r, 2);
+    rig_destroy(&r);
+}
+
+static void without_an_exchange_of_names_one_of_the_two_is_always_whole(void **state)
+{
+    (void)state;
+    struct rig r;
+    char err[256];
+    store_make(&r);
+    no_exchange = true;
+    assert_int_equal(rebuild(&r, err, sizeof err), CS_OK);
+    assert_false(is_there(&r, "catalog.new"));
+    assert_false(is_there(&r, "catalog.old"));
+    check_all(&r, 3);
+    removals = 2; /* it ends while the old one is being removed */
+    assert_int_equal(rebuild(&r, err, sizeof err), CS_OK);
+    assert_int_equal(removals, 0);
+    removals = UINT32_MAX;
+    no_exchange = false;
+    check_all(&r, 3);
     rig_destroy(&r);
 }
 
@@ -163,6 +221,7 @@ int main(void)
         cmocka_unit_test(without_a_catalogue_records_come_back_alone),
         cmocka_unit_test(a_rebuild_that_cannot_write_changes_nothing),
         cmocka_unit_test(a_rebuild_that_ends_in_the_middle_leaves_one_catalogue),
+        cmocka_unit_test(without_an_exchange_of_names_one_of_the_two_is_always_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
