@@ -368,9 +368,9 @@ bool room_purge_locked(struct cs_store *s, struct span *sp)
         writeback_cancel_locked(s, sp);
     leave_host(s, sp, CS_GONE_DELETED);
     husk_delete(s, sp, true);
-    if (sp->parent && sp->parent->n_disk_children == 1) /* it goes with this one */
-        husk_delete(s, sp->parent, true);
     if (sp->disk == SPAN_DISK_DURABLE) {
+        if (sp->parent && sp->parent->n_disk_children == 1) /* what it stands for goes */
+            husk_delete(s, sp->parent, true);
         s->tier->admin->purge(s->disk, sp->id);
         room_drop_record_locked(s, sp, CS_GONE_DELETED); /* has been deleted already */
     }

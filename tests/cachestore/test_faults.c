@@ -145,6 +145,44 @@ static void a_damaged_record_goes_with_the_last_that_hangs_on_it(void **state)
     fake_free(&f);
 }
 
+/* A span in memory only that begins at this position. */
+static struct span *undurable_at_locked(struct cs_store *s, uint32_t position)
+{
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            if (sp->first_position == position && sp->disk == SPAN_DISK_NONE && sp->n_device > 0)
+                return sp;
+    return NULL;
+}
+
+static void a_damaged_record_stays_when_what_is_deleted_beside_is_on_no_disk(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.allow_parent_delete = true};
+    struct cs_config c = tiny_config(24);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t ids[37], fork[25];
+    make_ids(ids, 37, 37, 0);
+    for (uint32_t i = 0; i < 25; i++)
+        fork[i] = ids[i] + (i < 12 ? 0 : 1);
+    store_durably(&f, s, ids, 36);
+    empty_device(s);
+    (void)read_with_damage(&f, s, ids, 0);
+    round_trip(s, NULL, fork, 24);
+    fake_finish_writes(&f, TIER_EIO);
+    assert_int_equal(records_known(s), 3);
+    pthread_mutex_lock(&s->lock);
+    struct span *sp = undurable_at_locked(s, 12);
+    assert_non_null(sp);
+    assert_true(room_purge_locked(s, sp));
+    pthread_mutex_unlock(&s->lock);
+    assert_int_equal(f.n_records, 3); /* for what hangs there on disk */
+    assert_int_equal(records_known(s), 3);
+    recount(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 static void recomputed_pages_take_their_place_again_without_a_write(void **state)
 {
     (void)state;
@@ -377,6 +415,7 @@ int main(void)
         cmocka_unit_test(a_bad_read_quarantines_the_span_until_it_is_published_again),
         cmocka_unit_test(what_hangs_on_a_damaged_record_outlives_a_restart),
         cmocka_unit_test(a_damaged_record_goes_with_the_last_that_hangs_on_it),
+        cmocka_unit_test(a_damaged_record_stays_when_what_is_deleted_beside_is_on_no_disk),
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole),
         cmocka_unit_test(failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_turn),
