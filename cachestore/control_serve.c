@@ -262,10 +262,14 @@ static int erase(struct cs_store *s, const struct control_request *q)
 {
     const struct tier_place place = {.volume = q->volume, .first_chunk = q->first_chunk};
     struct record_id id = {.nonce = q->record[0], .sequence = q->record[1]};
+    int rc = s->tier->admin->erase(s->disk, id, &place, q->header_bytes);
+    if (rc != CS_EBUSY)
+        return rc;
+    /* One of ours: damaged, if no span has it. Not asked first, for that looks through the whole index. */
     pthread_mutex_lock(&s->lock);
     bool gone = room_purge_husk_locked(s, id);
     pthread_mutex_unlock(&s->lock);
-    return gone ? CS_OK : s->tier->admin->erase(s->disk, id, &place, q->header_bytes);
+    return gone ? CS_OK : rc;
 }
 
 int control_answer(struct cs_store *s, const struct control_request *q, struct wire_writer *w)
