@@ -32,8 +32,6 @@ uint64_t tier_now_ms(void)
 
 /* ---- records' ends ----------------------------------------------------------------------------------- */
 
-/* Takes rec out of the table and, where its chunks are known to be idle, frees them. keep_chunks: they may
- * hold anything, or a row may still name them; they stay used and in the budget. */
 void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chunks)
 {
     pthread_mutex_lock(&t->lock);
@@ -204,13 +202,15 @@ static bool writes_begin(struct tier_disk *t)
 
 /* ---- flush ------------------------------------------------------------------------------------------- */
 
-/* Once more with the next batch, where nothing newer has come: rows are applied in order. */
-static void row_again(struct tier_disk *t, struct row_op *row)
+/* Once more by the timer, at this place of t->rows. Returns the place behind it. */
+static struct row_op **row_again(struct tier_disk *t, struct row_op **at, struct row_op *row)
 {
-    row->next = t->rows;
-    if (t->rows == NULL)
+    t->kick = false; /* or it would be tried without a pause */
+    row->next = *at;
+    if (row->next == NULL)
         t->rows_tail = &row->next;
-    t->rows = row;
+    *at = row;
+    return &row->next;
 }
 
 void tier_group_send(struct tier_disk *t, struct group *g)
@@ -396,11 +396,11 @@ static void flush_end(struct tier_disk *t, struct group *g)
             tier_delete_take(t, rec);
         write_end(t, w, TIER_OK);
     }
-    struct row_op *row;
+    struct row_op *row, **again = &t->rows; /* before what has come since: the last one of a tenant counts */
     while ((row = g->rows) != NULL) {
         g->rows = row->next;
         if (row->quota && g->result != CS_OK && !t->closing)
-            row_again(t, row);
+            again = row_again(t, again, row);
         else
             row_end(t, row, g->result == CS_OK);
     }

@@ -149,6 +149,55 @@ static void test_failed_delete_is_tried_again(void **state)
     rig_destroy(&r);
 }
 
+static int quota_read(void *ctx, const struct catalog_row *row)
+{
+    struct cs_quota *out = ctx;
+    assert_int_equal(out->disk_bytes, 0); /* one tenant's */
+    return catalog_quota_decode(row->value, row->len, out) ? CS_OK : CS_ECORRUPT;
+}
+
+static bool nothing_pending_after_a_kick(void *rig)
+{
+    tier_disk_kick(((struct rig *)rig)->tier);
+    return nothing_pending(rig);
+}
+
+/* Of two changes of one tenant's limits that fail in one batch the later one counts, and one that comes
+ * before they are tried again counts more. */
+static void test_quotas_that_could_not_be_written_are_tried_again_in_order(void **state)
+{
+    (void)state;
+    static char bytes[400 << 10];
+    for (int later = 0; later < 2; later++) {
+        struct rig r;
+        rig_init(&r);
+        r.config.flush_interval_ms = 60000; /* at kicks only */
+        rig_open(&r);
+        struct cs_tenant tenant = {{1}};
+        struct cs_note note = {.key = {1, 1}, .data = bytes, .len = sizeof bytes};
+        struct note_record n = {.owner = put(&r, 1, 12), .notes = &note, .n_notes = 1};
+        n.id = tier_disk_next_id(r.tier);
+        files_limit(256 << 10);
+        for (uint64_t i = 1; i <= 2; i++)
+            assert_int_equal(tier_disk_quota(r.tier, &tenant, &(struct cs_quota){.disk_bytes = i}), CS_OK);
+        assert_int_equal(tier_disk_write_notes(r.tier, &n), CS_OK); /* does not fit into a log */
+        tier_disk_kick(r.tier);
+        bool warned = wait_until(has_warned, &r);
+        files_unlimit();
+        assert_true(warned);
+        if (later)
+            assert_int_equal(tier_disk_quota(r.tier, &tenant, &(struct cs_quota){.disk_bytes = 3}), CS_OK);
+        assert_true(wait_until(nothing_pending_after_a_kick, &r));
+        rig_close(&r);
+        struct cs_quota quota = {0};
+        struct catalog *c = rig_catalog_open(&r, true);
+        assert_int_equal(catalog_scan(c, CATALOG_QUOTA, quota_read, &quota), CS_OK);
+        rig_catalog_close(&r, c);
+        assert_int_equal(quota.disk_bytes, later ? 3 : 2);
+        rig_destroy(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -156,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_failed_catalogue_batch_is_survived),
         cmocka_unit_test(test_full_file_system_drops_writes_until_there_is_room),
         cmocka_unit_test(test_failed_delete_is_tried_again),
+        cmocka_unit_test(test_quotas_that_could_not_be_written_are_tried_again_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
