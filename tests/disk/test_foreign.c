@@ -113,12 +113,36 @@ static void test_foreign_parents_leave_after_their_children(void **state)
     rig_destroy(&r);
 }
 
+/* The order in which they leave comes to one that is to be deleted already and waits in the inbox. */
+static void test_one_that_somebody_else_deletes_is_deleted_once(void **state)
+{
+    (void)state;
+    struct disk_record theirs = {.bytes = CHUNK, .state = REC_DURABLE, .foreign = true},
+                       next = {.bytes = CHUNK, .state = REC_DURABLE, .foreign = true}, in_inbox = {0};
+    struct disk_record *order[] = {&theirs, &next};
+    struct tier_disk t = {.foreign = order, .n_foreign = 2};
+    atomic_store(&theirs.deleted, true);
+    theirs.list_next = &in_inbox;
+    foreign_evict(&t, CHUNK);
+    assert_ptr_equal(theirs.list_next, &in_inbox);
+    assert_ptr_equal(t.row_deletes, &next);
+    assert_null(next.list_next);
+    assert_int_equal(t.n_dying, 1);
+    tier_delete_take(&t, &theirs);
+    assert_ptr_equal(t.row_deletes, &theirs);
+    assert_ptr_equal(theirs.list_next, &next);
+    assert_int_equal(t.n_dying, 2);
+    foreign_evict(&t, CHUNK); /* none is left */
+    assert_int_equal(t.n_dying, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_foreign_records_stay_until_room_is_needed),
         cmocka_unit_test(test_foreign_records_leave_a_lowered_budget),
         cmocka_unit_test(test_foreign_parents_leave_after_their_children),
+        cmocka_unit_test(test_one_that_somebody_else_deletes_is_deleted_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
