@@ -35,6 +35,7 @@ enum { EXIT_BUSY = 4, EXIT_REFUSED = 5, N_LIVE = 3, AT_ONCE = 4, THREADS_MAX = 3
     X(purge, 0)     /* not 0: deletes every eighth path offline, for good, instead */                        \
     X(live, 0)      /* ... not offline, but by way of the process that has the store open */                 \
     X(rebuild, 0)   /* not 0: makes the catalogue again offline, instead */                                  \
+    X(exchange, 1)  /* 0: on a file system that cannot exchange names */                                     \
     X(ops, 1000000) /* operations before it closes and ends */                                               \
     X(close_ms, 10000)                                                                                       \
     X(passes, 1) /* of look-ups, before it works */                                                          \
@@ -450,6 +451,7 @@ int main(int argc, char **argv)
     o.dir = argv[2];
     if (o.threads < 1 || o.threads > THREADS_MAX)
         return 2;
+    witness_no_exchange = o.exchange == 0;
     struct shared all = {
         .o = &o,
         .g = {.page_tokens = (uint32_t)o.page_tokens,

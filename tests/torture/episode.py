@@ -21,10 +21,14 @@ CODES = {0: "done", 3: "failed", 4: "busy", 5: "refused"}
 NEEDS = {"tier_rebuild": "catalog_removed", "catalog_remove": "catalog_unreadable", "unlinkat": "catalog_unreadable",
          "store_file_create": "fresh", "fallocate": "fresh", "renameat": "fresh", "mkdirat": "fresh", "foreign_evict": "foreign",
          "pwritev": "pread", "ftruncate": "shrink", "tier_disk_settle": "shrink", "tier_disk_close": "close", "catalog_close": "close",
-         "volumes_close": "close", **dict.fromkeys(("tier_disk_delete", "tier_delete_take", "tier_group_send", "catalog_delete",
+         "volumes_close": "close", **dict.fromkeys(("catalog_open_new", "catalog_replace", "renameat2"), "rebuild"), **dict.fromkeys(("tier_disk_delete", "tier_delete_take", "tier_group_send", "catalog_delete",
                                                     "tier_deletes_end", "tier_record_end", "volumes_release", "volumes_trim"), "small")}
 DAMAGES = ("rot", "rot", "misplaced", "volume_zeroed", "volume_cut", "catalog_file", "catalog_file", "catalog_unreadable",
            "catalog_removed", "catalog_removed", "catalog_of_earlier", "half_made_store_file")
+# Where a rebuild on request may be killed.
+REBUILD_STEPS = [f"{call}:{when}" for when in ("before", "behind") for call in (
+    "catalog_open_new", "catalog_put", "catalog_commit", "catalog_store_put", "catalog_close", "catalog_replace", "renameat2", "renameat",
+    "rename", "mkdirat", "fsync", "fdatasync", "write", "unlink", "unlinkat")]
 MIB = 1 << 20
 IO_AUTO, IO_PREAD = 0, 2  # of enum cs_io_engine
 BUDGETS = (3 * MIB, 4 * MIB, 5 * MIB, 8 * MIB)
@@ -148,6 +152,7 @@ class Episode:
         self.damage.turn = self.rng.randrange(64)
         self.known_keys = set()
         self.opened_budget = 0
+        self.catalog_is_whole = self.catalog_touched = False
         self.count("stores")
 
     def count(self, what, n=1):
@@ -203,6 +208,10 @@ class Episode:
         may_fail = self.full or self.read_only
         shrinks = self.disk_bytes < self.opened_budget
         session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail, purged=purged)
+        if session.rebuilt and self.catalog_is_whole and not self.catalog_touched and not self.full:
+            raise Violation("a catalogue is made again that nobody has touched")
+        self.catalog_touched &= not (session.rebuilt and session.disk_on)
+        self.catalog_is_whole |= session.ever_on
         if session.ever_on:
             # On a full file system rows of what is to leave may have to stay for a while.
             self.opened_budget = max(self.opened_budget, self.disk_bytes) if self.full else self.disk_bytes
@@ -260,6 +269,7 @@ class Episode:
             self.what.append(need)
             self.history.append(f"{self.loops}: {need}")
             self.count(f"damage: {need}")
+            self.catalog_touched |= need.startswith("catalog")
 
     def loop(self, step=None, attempt=0):
         """Returns whether `step` was where it ended (True without one). Each attempt waits for it half as often."""
@@ -280,7 +290,8 @@ class Episode:
             if rng.random() < 0.06:
                 return self.two_processes()
             if rng.random() < 0.06 and self.opened_budget > 0 and not self.full:
-                return self.offline(rng.choice(("purge", "purge", "rebuild")))
+                self.offline(rng.choice(("purge", "purge", "rebuild")))
+                return True
             if rng.random() < 0.06 and self.opened_budget > 0 and not self.full:
                 return self.purge_live()
             kind = rng.random()
@@ -301,6 +312,8 @@ class Episode:
 
     def kill_at(self, step, attempt):
         need = NEEDS.get(step.split(":")[0])
+        if need == "rebuild":
+            return self.rebuild_killed_at(step)
         self.prepare(need)
         nth = 1 + self.rng.randrange(max(1, int(self.tools.typical_hits.get(step, 1)) >> attempt))
         more = {"ops": self.rng.randrange(20, 120)} if need == "close" else {}
@@ -443,15 +456,30 @@ class Episode:
                 second.close()
         return True
 
-    def offline(self, what):
-        """Deletes for good, or makes the catalogue again, in a process that may be killed at it."""
+    def rebuild_killed_at(self, step):
+        """Returns whether it came."""
+        if self.full:  # there may be no room for a second catalogue
+            return self.kill_at_random()
+        if not self.opened_budget:
+            self.close_cleanly()
+        came = self.offline("rebuild", {"die": step, "nth": 1, "exchange": 1}) == "killed"
+        self.count("killed at a step" if came else "closed, for a step did not come")
+        if came:
+            self.count("at " + step)
+        return came
+
+    def offline(self, what, dies=None):
+        """Deletes for good, or makes the catalogue again, in a process that may be killed at it. Returns how it ended."""
         rng = self.rng
+        more = dies or {}
+        if not dies and rng.random() < 0.5:
+            more = {"die": rng.choice(REBUILD_STEPS) if what == "rebuild" else self.some_step(), "nth": 1 + rng.randrange(3)}
         if what == "rebuild":
             self.oracle.catalog_removed()
-        more = {"die": self.some_step(), "nth": 1 + rng.randrange(3)} if rng.random() < 0.5 else {}
+            more = {"exchange": rng.randrange(2), **more}
         process = self.spawn(**{what: 1 + rng.randrange(8)}, **more)
         try:
-            if not more and rng.random() < 0.5:
+            if "die" not in more and rng.random() < 0.5:
                 process.ended(rng.random() * self.tools.verify_ms)
                 process.kill()
             self.wait(process)
@@ -464,7 +492,7 @@ class Episode:
             self.history.append(f"{self.loops}: {what} {ended}")
         finally:
             process.close()
-        return True
+        return ended
 
     def read_only_loop(self):
         """Served without the disk, which is as it was afterwards."""

@@ -48,6 +48,8 @@
     X(volumes_settle)                                                                                        \
     X(catalog_open)                                                                                          \
     X(catalog_remove)                                                                                        \
+    X(catalog_open_new)                                                                                      \
+    X(catalog_replace)                                                                                       \
     X(catalog_store_put)                                                                                     \
     X(tier_rows_load)                                                                                        \
     X(tier_rebuild)                                                                                          \
@@ -67,6 +69,7 @@
     X(fdatasync)                                                                                             \
     X(rename)                                                                                                \
     X(renameat)                                                                                              \
+    X(renameat2)                                                                                             \
     X(unlink)                                                                                                \
     X(unlinkat)                                                                                              \
     X(ftruncate)                                                                                             \
@@ -262,6 +265,9 @@ WRAP(int, catalog_open,
      (int fd, bool read_only, uint64_t share, struct catalog **out, char *err, size_t err_len),
      (fd, read_only, share, out, err, err_len))
 WRAP(int, catalog_remove, (int fd), (fd))
+WRAP(int, catalog_open_new, (int fd, uint64_t share, struct catalog **out, char *err, size_t err_len),
+     (fd, share, out, err, err_len))
+WRAP(int, catalog_replace, (int fd), (fd))
 WRAP_VOID(catalog_store_put, (struct catalog * c, const uint8_t uuid[16], uint32_t epoch), (c, uuid, epoch))
 WRAP(int, tier_rows_load,
      (struct tier_disk * t, const struct tier_disk_events *events, char *err, size_t err_len),
@@ -444,11 +450,16 @@ static void *next_symbol(const char *name)
         return result;                                                                                       \
     }
 
+#define UNKNOWN_FLAG (1u << 31) /* EINVAL, as where a file system does not know the others */
+bool witness_no_exchange;
+
 SYSTEM_CALL(int, fsync, (int fd), (fd), true)
 SYSTEM_CALL(int, fdatasync, (int fd), (fd), true)
 SYSTEM_CALL(int, rename, (const char *from, const char *to), (from, to), true)
 SYSTEM_CALL(int, renameat, (int from_fd, const char *from, int to_fd, const char *to),
             (from_fd, from, to_fd, to), true)
+SYSTEM_CALL(int, renameat2, (int from_fd, const char *from, int to_fd, const char *to, unsigned flags),
+            (from_fd, from, to_fd, to, flags | (witness_no_exchange ? UNKNOWN_FLAG : 0)), true)
 SYSTEM_CALL(int, unlink, (const char *path), (path), true)
 SYSTEM_CALL(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), true)
 SYSTEM_CALL(int, ftruncate, (int fd, off_t length), (fd, length), true)

@@ -45,6 +45,9 @@ enum witness_kind {
     W_PURGED,     /* code, n: it has been, but for the last n at most */
 };
 
+/* renameat2 refuses, as on file systems that cannot exchange names. */
+extern bool witness_no_exchange;
+
 /* Maps the log; empties it. die: name of a step, NULL: none; at its nth time. False: it cannot be done. */
 bool witness_open(const char *path, const char *die, uint32_t nth);
 void witness_say(enum witness_kind kind, const uint64_t *words, size_t n);
