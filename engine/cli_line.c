@@ -118,6 +118,7 @@ static long edit_read(struct cli_line *l, const char **text)
     int n = 0;
     HistEvent event;
     errno = 0;
+    el_set(l->edit, EL_PREP_TERM, 1); /* before the prompt says that keys may come */
     *text = el_gets(l->edit, &n);
     if (!*text || n <= 0)
         return errno == EINTR ? CLI_LINE_INTERRUPTED : CLI_LINE_END;

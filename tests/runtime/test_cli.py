@@ -264,11 +264,11 @@ class Terminal(unittest.TestCase):
         self.type("Größe naïve\n".encode())
         first = self.until(rb"prompt \d+, reused.*\]")
         self.type(b"/clear\n")
-        self.until(b"a new chat")
+        self.until(b"a new chat\r?\n\r?> ")
         self.type(b"\x1b[A\x1b[A\n")  # recalled
         second = self.until(rb"prompt \d+, reused.*\]")
         self.type(b"/clear\n")
-        self.until(b"a new chat")
+        self.until(b"a new chat\r?\n\r?> ")
         self.type("xröße naïve".encode() + b"\x01\x1b[C\x7fG" + b"\n")  # to the front, over the x, which goes
         third = self.until(rb"prompt \d+, reused.*\]")
         prompts = [re.findall(rb"prompt (\d+),", said)[0] for said in (first, second, third)]
