@@ -208,8 +208,8 @@ class Episode:
         may_fail = self.full or self.read_only
         shrinks = self.disk_bytes < self.opened_budget
         session = self.oracle.replay(words, self.identity, may_shrink=shrinks, may_fail=may_fail, purged=purged)
-        if session.rebuilt and self.catalog_is_whole and not self.catalog_touched and not self.full:
-            raise Violation("a catalogue is made again that nobody has touched")
+        if session.rebuilt and session.disk_on and self.catalog_is_whole and not self.catalog_touched and not self.full:
+            raise Violation("a catalogue is made again that nobody has touched: " + "; ".join(session.logs[-3:]))
         self.catalog_touched &= not (session.rebuilt and session.disk_on)
         self.catalog_is_whole |= session.ever_on
         if session.ever_on:
