@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { HOLD_ROWS = 64, HOLD_BUCKETS = 4096, REPLY_HOLDS = 64 };
+enum { HOLD_ROWS = 64, HOLD_BUCKETS = 4096, REPLY_HOLDS = 64, EVICT_HOLDS = 16, HUSK_BUCKETS = 1024 };
 
 /* ---- listing ----------------------------------------------------------------------------------------- */
 
@@ -84,6 +84,8 @@ static int list(struct cs_store *s, uint64_t cursor, struct wire_writer *w)
     wire_u64(w, 0);
     wire_u32(w, 0);
     for (unsigned i = 0; i < REPLY_HOLDS && goes_on && cursor <= s->index.bucket_mask; i++) {
+        if (i > 0)
+            store_give_way();
         pthread_mutex_lock(&s->lock);
         goes_on = list_some_locked(s, &cursor, &n_rows, w);
         pthread_mutex_unlock(&s->lock);
@@ -160,6 +162,8 @@ static int record(struct cs_store *s, struct cs_key key, uint32_t from, struct w
 static int evict(struct cs_store *s, const struct cs_key *keys, uint32_t n, struct wire_writer *w)
 {
     for (uint32_t i = 0; i < n; i++) {
+        if (i % EVICT_HOLDS == EVICT_HOLDS - 1)
+            store_give_way();
         pthread_mutex_lock(&s->lock);
         struct span *sp = find_locked(s, keys[i]);
         uint8_t result = CONTROL_EVICT_NOT_THERE;
@@ -257,19 +261,22 @@ static int add_figure(void *ctx, const struct cs_figure *f)
     return 0;
 }
 
-/* A header that no span names. */
+/* A header that no span names; or that of a damaged record which stays for what hangs on it: to the tier that
+ * is one of its own. */
 static int erase(struct cs_store *s, const struct control_request *q)
 {
     const struct tier_place place = {.volume = q->volume, .first_chunk = q->first_chunk};
     struct record_id id = {.nonce = q->record[0], .sequence = q->record[1]};
     int rc = s->tier->admin->erase(s->disk, id, &place, q->header_bytes);
-    if (rc != CS_EBUSY)
-        return rc;
-    /* One of ours: damaged, if no span has it. Not asked first, for that looks through the whole index. */
-    pthread_mutex_lock(&s->lock);
-    bool gone = room_purge_husk_locked(s, id);
-    pthread_mutex_unlock(&s->lock);
-    return gone ? CS_OK : rc;
+    for (uint64_t bucket = 0; rc == CS_EBUSY && bucket <= s->index.bucket_mask;) {
+        if (bucket > 0)
+            store_give_way();
+        pthread_mutex_lock(&s->lock);
+        if (room_purge_husk_locked(s, id, &bucket, HUSK_BUCKETS))
+            rc = CS_OK;
+        pthread_mutex_unlock(&s->lock);
+    }
+    return rc;
 }
 
 int control_answer(struct cs_store *s, const struct control_request *q, struct wire_writer *w)

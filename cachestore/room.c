@@ -237,11 +237,13 @@ void room_settle_husk_locked(struct cs_store *s, struct span *sp)
         husk_delete(s, sp, false);
 }
 
-bool room_purge_husk_locked(struct cs_store *s, struct record_id id)
+bool room_purge_husk_locked(struct cs_store *s, struct record_id id, uint64_t *bucket, uint64_t n)
 {
     struct index *ix = &s->index;
-    for (uint64_t b = 0; s->n_husks > 0 && b <= ix->bucket_mask; b++)
-        for (struct span *sp = ix->buckets[b]; sp; sp = sp->hash_next)
+    if (s->n_husks == 0)
+        *bucket = ix->bucket_mask + 1;
+    for (; n > 0 && *bucket <= ix->bucket_mask; n--, ++*bucket)
+        for (struct span *sp = ix->buckets[*bucket]; sp; sp = sp->hash_next)
             if (has_husk(sp) && record_id_equal(sp->husk, id)) {
                 husk_delete(s, sp, true);
                 return true;

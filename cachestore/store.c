@@ -10,7 +10,6 @@
 #include "formats/record.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +29,7 @@
 #define DEFAULT_CHECKPOINT_GRACE_MS 10000u
 #define FLUSH_LOOK_NS               2000000ull /* rows of notes end without a word: cs_flush looks again */
 #define SETTLE_MS                   10000
+#define GIVE_WAY_NS                 50000
 #define NS_PER_SECOND               1000000000ull
 #define NS_PER_MS                   1000000ull
 
@@ -85,6 +85,11 @@ uint64_t store_now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * NS_PER_SECOND + (uint64_t)t.tv_nsec;
+}
+
+void store_give_way(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = GIVE_WAY_NS}, NULL);
 }
 
 void store_log(const struct cs_store *s, enum cs_log_level level, const char *format, ...)
@@ -148,8 +153,10 @@ static void *keeper_main(void *arg)
         }
         if (s->trimming) {
             s->trimming = room_trim_some_locked(s);
+            if (!s->trimming) /* what waited for that */
+                writeback_pump_locked(s);
             pthread_mutex_unlock(&s->lock);
-            sched_yield(); /* others may want it */
+            store_give_way();
             pthread_mutex_lock(&s->lock);
             continue;
         }

@@ -212,6 +212,9 @@ struct cs_sequence {
 int store_open(const struct cs_config *config, const struct tier_vtable *tier, struct cs_store **out,
                char *err, size_t err_len);
 uint64_t store_now_ns(void);
+/* Between two holds of the lock, of a thread that has many to come: it only wakes who waits for the lock, and
+ * would have taken it again by the time the other is there. */
+void store_give_way(void);
 void store_log(const struct cs_store *s, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -263,8 +266,9 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone w
 void room_quarantine_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
 /* Deletes such a row if its time has come. sp may be NULL. */
 void room_settle_husk_locked(struct cs_store *s, struct span *sp);
-/* Deletes it for good. False: there is none with this id. */
-bool room_purge_husk_locked(struct cs_store *s, struct record_id id);
+/* Deletes it for good. Looks through n buckets of the index, from *bucket on, which is moved. False: none of
+ * their spans has one with this id. */
+bool room_purge_husk_locked(struct cs_store *s, struct record_id id, uint64_t *bucket, uint64_t n);
 /* Call behind a loss of pages, record, child or pin: a span that holds nothing loses its notes, and goes
  * once nothing hangs on it; then its parents. */
 void room_settle_span_locked(struct cs_store *s, struct span *sp);

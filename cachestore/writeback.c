@@ -389,7 +389,8 @@ void cs_drain(struct cs_store *s, bool on)
     bool more = was && !on;
     for (uint64_t bucket = 0; more && !s->draining;) {
         more = catch_up_locked(s, &bucket);
-        pthread_mutex_unlock(&s->lock); /* others come between */
+        pthread_mutex_unlock(&s->lock);
+        store_give_way();
         pthread_mutex_lock(&s->lock);
     }
     if (was && !on)
