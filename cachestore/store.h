@@ -292,7 +292,8 @@ void writeback_enqueue_locked(struct cs_store *s, struct span *sp);
 /* The same of what was on its way already, or must be while the store drains. */
 void writeback_go_on_locked(struct cs_store *s, struct span *sp);
 /* The same for the span and those above it, as far as they are on no disk, and before what waits already: by
- * way of the host what hangs on them cannot bring them along. */
+ * way of the host what hangs on them cannot bring them along. Above what is on disk that is the replacement
+ * of a damaged record, whose write has failed. */
 void writeback_lead_locked(struct cs_store *s, struct span *sp);
 void writeback_cancel_locked(struct cs_store *s, struct span *sp);
 /* Out of its list; its state is the caller's to change. */

@@ -134,7 +134,8 @@ void writeback_go_on_locked(struct cs_store *s, struct span *sp)
 
 void writeback_lead_locked(struct cs_store *s, struct span *sp)
 {
-    for (; sp && sp->disk < SPAN_DISK_WRITING && !s->draining; sp = sp->parent)
+    /* Where a damaged record waits to be replaced, what is not on disk may lie above what is. */
+    for (; sp && (sp->disk < SPAN_DISK_WRITING || s->n_husks > 0) && !s->draining; sp = sp->parent)
         enqueue(s, sp, true); /* each before what hangs on it */
 }
 

@@ -2,6 +2,7 @@
 #include "tests/cachestore/fake_tier.h"
 #include "tests/cachestore/recount.h"
 
+#include "cachestore/control.h"
 #include "cachestore/key.h"
 
 #include <stdlib.h>
@@ -178,6 +179,103 @@ static void a_damaged_record_stays_when_what_is_deleted_beside_is_on_no_disk(voi
     pthread_mutex_unlock(&s->lock);
     assert_int_equal(f.n_records, 3); /* for what hangs there on disk */
     assert_int_equal(records_known(s), 3);
+    recount(s);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+static void a_replacement_that_could_not_be_written_is_tried_again_by_the_next_turn(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.allow_parent_delete = true};
+    struct cs_config c = tiny_config(64);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t ids[49];
+    make_ids(ids, 49, 49, 0);
+    store_durably(&f, s, ids, 36);
+    empty_device(s);
+    (void)read_with_damage(&f, s, ids, 0);
+    assert_int_equal(round_trip(s, NULL, ids, 36), 0);
+    assert_int_equal(f.n_writes, 1); /* what hangs on it is durable still */
+    fake_finish_writes(&f, TIER_EIO);
+    assert_int_equal(records_known(s), 3);
+    assert_int_equal(round_trip(s, NULL, ids, 48), 36); /* from the device: only the new span is published */
+    assert_int_equal(f.n_writes, 2);
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(f.n_records, 4);
+    assert_int_equal(records_known(s), 4);
+    recount(s);
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    struct cs_sequence *q = open_loading(s, ids, 49);
+    fake_finish_reads(&f, TIER_OK);
+    assert_int_equal(wait_settled(q).tokens_disk, 48);
+    check_pages(q, ids, 12, 0);
+    cs_sequence_close(q);
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
+static void fake_purge(struct tier_disk *t, struct record_id id)
+{
+    fake_vtable.delete_span(t, id);
+}
+
+/* Every id is a record's. */
+static int fake_erase(struct tier_disk *t, struct record_id id, const struct tier_place *place,
+                      uint32_t header_bytes)
+{
+    (void)t, (void)id, (void)place, (void)header_bytes;
+    return CS_EBUSY;
+}
+
+/* The fake tier as one that can be asked from outside. */
+static struct tier_vtable admin_vtable(void)
+{
+    static const struct tier_admin_vtable admin = {.purge = fake_purge, .erase = fake_erase};
+    struct tier_vtable tier = fake_vtable;
+    tier.admin = &admin;
+    return tier;
+}
+
+/* Two spans are on disk, and the record of the first is damaged. */
+static void damage_the_root(struct fake_tier *f, struct cs_store *s, const uint32_t *ids)
+{
+    store_durably(f, s, ids, 24);
+    empty_device(s);
+    struct cs_sequence *q = open_loading(s, ids, 25);
+    fake_finish_read(f, 0, TIER_CORRUPT_PAYLOAD);
+    fake_finish_reads(f, TIER_OK);
+    (void)wait_settled(q);
+    cs_sequence_close(q);
+    assert_int_equal(s->n_husks, 1);
+    assert_int_equal(f->n_records, 2);
+}
+
+/* It is on no listing: who deletes for good finds its header, and names that. */
+static void a_damaged_record_is_erased_by_the_name_in_its_header(void **state)
+{
+    (void)state;
+    const struct tier_vtable tier = admin_vtable();
+    struct fake_tier f = {.allow_parent_delete = true};
+    struct cs_config c = tiny_config(24);
+    struct cs_store *s = fake_open(&f, &c);
+    uint32_t ids[25];
+    struct wire_writer none = {0};
+    make_ids(ids, 25, 25, 0);
+    damage_the_root(&f, s, ids);
+    pthread_mutex_lock(&s->lock);
+    s->tier = &tier;
+    pthread_mutex_unlock(&s->lock);
+    for (size_t i = 2; i-- > 0;) { /* the sound one is a span's, and stays */
+        struct control_request q = {.command = CONTROL_ERASE,
+                                    .record = {f.records[i].record.id.nonce, f.records[i].record.id.sequence},
+                                    .header_bytes = PAGE};
+        bool sound = f.records[i].record.first_position > 0;
+        assert_int_equal(control_answer(s, &q, &none), sound ? CS_EBUSY : CS_OK);
+        assert_int_equal(s->n_husks, sound);
+    }
+    assert_int_equal(f.n_records, 1);
     recount(s);
     cs_close(s, 0);
     fake_free(&f);
@@ -416,6 +514,8 @@ int main(void)
         cmocka_unit_test(what_hangs_on_a_damaged_record_outlives_a_restart),
         cmocka_unit_test(a_damaged_record_goes_with_the_last_that_hangs_on_it),
         cmocka_unit_test(a_damaged_record_stays_when_what_is_deleted_beside_is_on_no_disk),
+        cmocka_unit_test(a_replacement_that_could_not_be_written_is_tried_again_by_the_next_turn),
+        cmocka_unit_test(a_damaged_record_is_erased_by_the_name_in_its_header),
         cmocka_unit_test(recomputed_pages_take_their_place_again_without_a_write),
         cmocka_unit_test(a_path_over_a_span_that_lost_its_record_and_its_tail_is_made_whole),
         cmocka_unit_test(failed_writes_leave_the_device_copy_and_are_tried_again_by_the_next_turn),
