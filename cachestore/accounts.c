@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define FIRST_BUCKETS  16
+#define FIRST_SLOTS    64                             /* of list_reserve */
+#define TABLE_SHARE    (4 * sizeof(struct account *)) /* of an account: both tables double */
 #define ALLOC_OVERHEAD 16
 #define NO_SLOT        UINT32_MAX
 
@@ -54,7 +56,7 @@ int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host)
     if (!as->buckets)
         return CS_ENOMEM;
     as->bucket_mask = FIRST_BUCKETS - 1;
-    as->bytes = FIRST_BUCKETS * sizeof(struct account *);
+    as->bytes = (FIRST_BUCKETS + FIRST_SLOTS) * sizeof(struct account *);
     return CS_OK;
 }
 
@@ -85,7 +87,7 @@ static uint64_t account_bytes(const struct accounts *as)
 
 uint64_t accounts_bytes_each(const struct accounts *as)
 {
-    return account_bytes(as) + 4 * sizeof(struct account *); /* tables double */
+    return account_bytes(as) + TABLE_SHARE;
 }
 
 /* Keys of tenants may be of anybody's choice, but whoever may choose them could as well send prompts. */
@@ -115,7 +117,6 @@ static void grow_buckets(struct accounts *as)
     free((void *)as->buckets);
     as->buckets = buckets;
     as->bucket_mask = n - 1;
-    as->bytes += n / 2 * sizeof(struct account *);
     for (uint32_t i = 0; i < as->n_slots; i++) {
         struct account *a = as->slot[i];
         if (!a)
@@ -134,10 +135,8 @@ static bool free_slot(struct accounts *as, uint32_t *slot)
             as->first_free = i + 1;
             return true;
         }
-    size_t before = as->slots_capacity;
     if (!list_reserve((void **)&as->slot, &as->slots_capacity, as->n_slots, sizeof(struct account *)))
         return false;
-    as->bytes += (as->slots_capacity - before) * sizeof(struct account *);
     as->first_free = NO_SLOT;
     *slot = as->n_slots++;
     as->slot[*slot] = NULL;
@@ -180,10 +179,16 @@ static bool has_own(const struct account *a)
 static void count(struct accounts *as, struct account *a)
 {
     bool counts = a->n_spans > 0 || has_own(a);
-    if (counts && !a->counted)
+    if (counts && !a->counted) {
         as->bytes += account_bytes(as);
-    else if (!counts && a->counted)
+        if (++as->n_counted > as->n_counted_most) {
+            as->n_counted_most = as->n_counted;
+            as->bytes += TABLE_SHARE;
+        }
+    } else if (!counts && a->counted) {
         as->bytes -= account_bytes(as);
+        as->n_counted--;
+    }
     a->counted = counts;
 }
 

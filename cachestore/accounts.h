@@ -2,11 +2,13 @@
  * Accounts: what each tenant has in the tiers, what it may have, and its candidates for leaving them.
  *
  * An account is there while a span or a sequence of its tenant is, or while the tenant has limits of its own.
- * With spans or limits it is counted in the index's budget, otherwise it is part of its sequences' memory; so
- * nobody can make many for nothing. Used
- * bytes are exact at any time: each page of an arena belongs to the tenant it was taken for until it is free,
- * a record from the moment it is handed to the disk. Who uses more than the limit of a tier is in the list of
- * that tier.
+ * With spans or limits it is counted in the index's budget, and its share of the tables with it; otherwise
+ * both are part of its sequences' memory. So nobody can make many for nothing, and nothing is counted for
+ * which no room was made. Tables never shrink, and what was counted for them stays.
+ *
+ * Used bytes are exact at any time: each page of an arena belongs to the tenant it was taken for until it is
+ * free, a record from the moment it is handed to the disk. Who uses more than the limit of a tier is in the
+ * list of that tier.
  *
  * Threads: everything is called with the store's lock held.
  */
@@ -36,11 +38,11 @@ struct accounts {
     size_t slots_capacity;
     struct account **buckets;
     uint32_t bucket_mask;
-    uint32_t n;
+    uint32_t n, n_counted, n_counted_most; /* all; now, and ever, in the index's budget */
     struct cs_quota of_all;
     bool tier_used[RANK_TIERS];
     struct account *over[RANK_TIERS]; /* those above their limit */
-    uint64_t bytes;                   /* of memory: tables, and those with spans or limits of their own */
+    uint64_t bytes;                   /* of memory: those with spans or limits of their own, and tables */
 };
 
 /* of_all: limits of those who have none of their own. CS_OK or CS_ENOMEM. */

@@ -208,7 +208,7 @@ void host_pump_locked(struct cs_store *s)
                 continue;
             }
             if (s->n_copies > 0 || (within && (s->n_loads > 0 || s->writing_bytes > 0)) ||
-                sp->account->n_writing > 0)
+                sp->account->n_writing > 0 || s->trimming)
                 break; /* what holds it ends with a call of this */
         }
         struct offload *o = within ? offload_begin(s, sp) : NULL;

@@ -353,8 +353,8 @@ static int set_quotas(struct loader *l)
         if (!a)
             return CS_ENOMEM;
         accounts_set_quota(&s->index.accounts, a, &q->quota);
-        if (l->quotas_to_tell && s->tier->quota)
-            (void)s->tier->quota(s->disk, &q->tenant, &q->quota);
+        if (l->quotas_to_tell && s->tier->quota && s->tier->quota(s->disk, &q->tenant, &q->quota) != CS_OK)
+            return CS_ENOMEM;
     }
     return CS_OK;
 }

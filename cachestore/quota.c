@@ -25,13 +25,22 @@ void quota_leave(struct cs_store *s, struct account *account)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Limits of its own make an account part of the index's memory, once. */
+static bool room_for_limits_locked(struct cs_store *s, const struct cs_tenant *tenant,
+                                   const struct cs_quota *quota)
+{
+    const struct account *a = accounts_find(&s->index.accounts, tenant);
+    bool none = quota->device_bytes == 0 && quota->host_bytes == 0 && quota->disk_bytes == 0;
+    return none || (a && a->counted) || room_for_index_locked(s, accounts_bytes_each(&s->index.accounts));
+}
+
 int cs_quota_set(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota)
 {
     int rc = CS_OK;
     if (!tenant)
         tenant = &anonymous;
     pthread_mutex_lock(&s->lock);
-    bool room = room_for_index_locked(s, accounts_bytes_each(&s->index.accounts));
+    bool room = room_for_limits_locked(s, tenant, quota);
     struct account *a = room ? index_account_locked(&s->index, tenant) : NULL;
     if (!a)
         rc = room ? CS_ENOMEM : CS_EFULL;

@@ -134,6 +134,13 @@ static void evict_from_device(struct cs_store *s, struct span *sp, uint64_t n, e
         evict_tail(s, sp, n, why);
 }
 
+/* How many may go at once for a quota where `needed` would do: while a lowered one is met in the background,
+ * a few more than that, and all there is to go otherwise. */
+static uint64_t most_for_quota(const struct cs_store *s, uint64_t needed)
+{
+    return s->trimming ? needed + TRIM_AT_ONCE : UINT64_MAX;
+}
+
 static void count_quota_eviction(struct cs_store *s, struct account *account)
 {
     s->totals.evicted_quota++;
@@ -171,7 +178,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *accoun
 {
     if (n > (uint64_t)s->arena.n_free + s->arena.n_cached)
         return CS_EFULL;
-    keep_device_quota(s, account, n * s->stride, true, UINT64_MAX);
+    keep_device_quota(s, account, n * s->stride, true, most_for_quota(s, n));
     while (s->arena.n_free < n) {
         struct span *victim = victim_of_all(s, RANK_DEVICE);
         if (!victim) {
@@ -310,12 +317,12 @@ bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, en
         return false;
     for (uint32_t i = 0; i < sp->n_pages; i++)
         missing -= sp->host[i] != ARENA_NO_PAGE ? s->stride : 0;
-    return keep_host_quota(s, sp->account, missing, last, UINT64_MAX);
+    return keep_host_quota(s, sp->account, missing, last, most_for_quota(s, sp->n_pages));
 }
 
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account)
 {
-    (void)keep_host_quota(s, account, n * s->stride, last, UINT64_MAX);
+    (void)keep_host_quota(s, account, n * s->stride, last, most_for_quota(s, n));
     while (s->host.n_free < n) {
         struct span *victim = victim_of_all(s, RANK_HOST);
         if (!has_its_turn(s, victim, last))
@@ -435,7 +442,7 @@ static bool keep_disk_quota(struct cs_store *s, struct account *a, uint64_t more
 bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes)
 {
     return !quota_never_fits(bytes, sp->account->limit[RANK_DISK]) &&
-           keep_disk_quota(s, sp->account, bytes, UINT64_MAX);
+           keep_disk_quota(s, sp->account, bytes, most_for_quota(s, 1));
 }
 
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
@@ -481,7 +488,7 @@ static void trim(struct cs_store *s, struct account *a, uint64_t most)
 
 void room_trim_locked(struct cs_store *s, struct account *account)
 {
-    trim(s, account, UINT64_MAX);
+    trim(s, account, most_for_quota(s, 0));
 }
 
 void room_settle_and_trim_locked(struct cs_store *s, struct span *sp)
@@ -490,7 +497,7 @@ void room_settle_and_trim_locked(struct cs_store *s, struct span *sp)
     account->n_sequences++;
     room_settle_span_locked(s, sp);
     account->n_sequences--;
-    trim(s, account, UINT64_MAX);
+    trim(s, account, most_for_quota(s, 0));
 }
 
 bool room_trim_some_locked(struct cs_store *s)

@@ -293,7 +293,14 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         s->disk_budget = c->disk_bytes;
         s->index.over_disk = true;
         rc = loader_finish_locked(loader);
+        bool fits = rc != CS_OK || room_for_index_locked(s, 0);
+        uint32_t n_accounts = s->index.accounts.n;
         pthread_mutex_unlock(&s->lock);
+        if (!fits)
+            store_log(
+                s, CS_LOG_WARN,
+                "prefix cache: %u tenants and the disk's records fill %llu bytes of index: nothing is kept",
+                n_accounts, (unsigned long long)s->index.budget);
         if (loader_pins_let_go(loader) > 0)
             store_log(s, CS_LOG_WARN,
                       "prefix cache: %u pins would hold more than half of the disk or of the index; the "

@@ -103,7 +103,7 @@ struct cs_store {
     pthread_t keeper;
     pthread_cond_t keeper_wake;
     bool keeper_started, closing;
-    bool trimming; /* limits were lowered: the keeper evicts */
+    bool trimming; /* limits have changed: the keeper evicts what is over them, a few records at a time */
 };
 
 /* Pages of a span, or a whole checkpoint, on their way to the device; shared by all who wait. */
@@ -248,12 +248,13 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
  * so many. */
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account);
 /* Evicts records of the span's tenant until its own would be within the quota: a record of `bytes` on disk,
- * or its blocks on the host. False: it cannot. */
+ * or its blocks on the host. False: it cannot, or (cs_store.trimming) not yet. */
 bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes);
 bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last);
 void room_count_quota_drop_locked(struct cs_store *s, struct account *account);
 /* Call where something of the account's tenant is no longer in use, or has become durable: what is over its
- * quota goes, but for what waits for the disk. The account is freed if nothing needs it. */
+ * quota goes, but for what waits for the disk, and while the keeper is at it only a few records. The account
+ * is freed if nothing needs it. */
 void room_trim_locked(struct cs_store *s, struct account *account);
 /* room_settle_span_locked, then that. */
 void room_settle_and_trim_locked(struct cs_store *s, struct span *sp);

@@ -314,7 +314,8 @@ static void pump(struct cs_store *s, bool refused)
             return;
         }
         if (!room_within_disk_quota_locked(s, sp, record_bytes(s, sp))) {
-            if (sp->account->n_writing > 0) { /* what its tenant writes can be evicted once it is durable */
+            /* What its tenant writes can be evicted once it is durable; what is over a lowered quota goes. */
+            if (sp->account->n_writing > 0 || s->trimming) {
                 s->tier->kick(s->disk);
                 return;
             }

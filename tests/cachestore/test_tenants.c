@@ -265,6 +265,142 @@ static void what_is_over_a_lowered_quota_goes_by_itself(void **state)
     cs_close(s, 0);
 }
 
+/* The lock is held all the while, so nobody but these calls makes room. */
+static void a_quota_that_was_lowered_far_is_met_in_pieces(void **state)
+{
+    (void)state;
+    enum { N_PATHS = 80, AT_ONCE = 64 };
+    struct cs_config c = tiny_config(N_PATHS * PATH_PAGES + 20);
+    struct cs_store *s = fake_open(&tier, &c);
+    for (uint32_t k = 0; k < N_PATHS; k++) {
+        uint32_t ids[N];
+        make_ids(ids, N, 0, k);
+        round_trip(s, &loud, ids, N);
+        fake_finish_writes(&tier, TIER_OK);
+    }
+    struct cs_reuse r;
+    struct cs_sequence *q = open_settled(s, &loud, NULL, 0, &r);
+    pthread_mutex_lock(&s->lock);
+    struct account *a = q->account;
+    accounts_set_quota(&s->index.accounts, a, &(struct cs_quota){.device_bytes = PAGE, .disk_bytes = PAGE});
+    s->trimming = true;
+    assert_int_equal(room_for_pages_locked(s, 2, a), CS_OK);
+    assert_int_equal(s->totals.evicted_quota, 2 + AT_ONCE);
+    room_trim_locked(s, a);
+    assert_int_equal(s->totals.evicted_quota, 2 + 3 * AT_ONCE); /* of both tiers */
+    pthread_cond_signal(&s->keeper_wake);
+    pthread_mutex_unlock(&s->lock);
+    set_quota(s, &loud, (struct cs_quota){.device_bytes = PAGE, .disk_bytes = 4 * PAGE});
+    recount(s);
+    assert_true(use_of(s, &loud).used.device_bytes <= PAGE);
+    assert_true(use_of(s, &loud).used.disk_bytes <= 4 * PAGE);
+    cs_sequence_close(q);
+    cs_close(s, 0);
+}
+
+/* What is written next waits until what is over the lowered limit has gone, and is not dropped. */
+static void what_comes_while_a_lowered_quota_is_met_is_written_afterwards(void **state)
+{
+    (void)state;
+    enum { N_PATHS = 80 };
+    struct cs_config c = tiny_config(N_PATHS * PATH_PAGES + 20);
+    struct cs_store *s = fake_open(&tier, &c);
+    for (uint32_t k = 0; k < N_PATHS; k++) {
+        uint32_t ids[N];
+        make_ids(ids, N, 0, k);
+        round_trip(s, &loud, ids, N);
+        fake_finish_writes(&tier, TIER_OK);
+    }
+    uint32_t ids[N];
+    struct cs_reuse r;
+    make_ids(ids, N, 0, 1000);
+    struct cs_sequence *q = open_settled(s, &loud, ids, N, &r);
+    assert_int_equal(cs_sequence_grow(q, N), CS_OK);
+    fill_pages(q, ids, 0, PATH_PAGES, 0);
+    cs_drain(s, true);
+    assert_int_equal(cs_sequence_publish(q, ids, N - 1, NULL, 0), CS_OK);
+    pthread_mutex_lock(&s->lock);
+    s->draining = false;
+    accounts_set_quota(&s->index.accounts, q->account, &(struct cs_quota){.disk_bytes = 8 * PAGE});
+    s->trimming = true;
+    writeback_lead_locked(s, q->place);
+    writeback_pump_locked(s);
+    assert_int_equal(tier.n_writes, 0);
+    assert_int_equal(s->totals.dropped_quota, 0);
+    pthread_cond_signal(&s->keeper_wake);
+    pthread_mutex_unlock(&s->lock);
+    set_quota(s, &loud, (struct cs_quota){.disk_bytes = 8 * PAGE});
+    fake_finish_writes(&tier, TIER_OK);
+    cs_sequence_close(q);
+    recount(s);
+    assert_int_equal(stats_of(s).dropped_quota, 0);
+    assert_int_equal(use_of(s, &loud).used.disk_bytes, 8 * PAGE);
+    empty_device(s);
+    assert_int_equal(found(s, &loud, 1000), N - 1);
+    cs_close(s, 0);
+}
+
+/* An index that is full of paths of one page each. */
+static struct cs_store *full_index(const struct cs_config *c, const struct cs_tenant *t)
+{
+    struct cs_store *s = tiny_open(c);
+    for (uint32_t k = 0; stats_of(s).kept_device.gone[CS_GONE_INDEX] < 8; k++) {
+        uint32_t ids[PT + 1];
+        make_ids(ids, PT + 1, 0, k);
+        round_trip(s, t, ids, PT + 1);
+    }
+    return s;
+}
+
+static void tenants_that_only_ask_take_nothing_of_the_index(void **state)
+{
+    (void)state;
+    enum { N_TENANTS = 400 };
+    struct cs_config c = tiny_config(400);
+    c.index_bytes = 64 << 10;
+    struct cs_store *s = full_index(&c, &quiet);
+    struct cs_sequence *q[N_TENANTS];
+    uint64_t before = stats_of(s).index_bytes;
+    for (uint32_t k = 0; k < N_TENANTS; k++) {
+        struct cs_reuse r;
+        q[k] = open_settled(s, &(struct cs_tenant){{9, (uint8_t)k, (uint8_t)(k >> 8)}}, NULL, 0, &r);
+        assert_int_equal(stats_of(s).index_bytes, before);
+    }
+    assert_int_equal(stats_of(s).tenants, 1 + N_TENANTS);
+    recount(s);
+    for (uint32_t k = 0; k < N_TENANTS; k++) /* and each makes room for what it stores */
+        if (k % 40 == 0) {
+            uint32_t ids[PT];
+            make_ids(ids, PT, 0, k);
+            assert_int_equal(cs_sequence_grow(q[k], PT), CS_OK);
+            assert_int_equal(cs_sequence_publish(q[k], ids, PT, NULL, 0), CS_OK);
+            check_balance(s);
+        }
+    for (uint32_t k = 0; k < N_TENANTS; k++)
+        cs_sequence_close(q[k]);
+    recount(s);
+    cs_close(s, 0);
+}
+
+static void limits_that_change_forget_nothing(void **state)
+{
+    (void)state;
+    struct cs_config c = tiny_config(400);
+    c.index_bytes = 64 << 10;
+    struct cs_store *s = full_index(&c, &loud);
+    set_quota(s, &loud, (struct cs_quota){.disk_bytes = 5});
+    uint64_t spans = stats_of(s).spans;
+    set_quota(s, &loud, (struct cs_quota){.disk_bytes = 4});
+    set_quota(s, &loud, (struct cs_quota){0});
+    set_quota(s, &quiet, (struct cs_quota){0}); /* has none, and nothing stored */
+    assert_int_equal(stats_of(s).spans, spans);
+    set_quota(s, &quiet, (struct cs_quota){.disk_bytes = 1});
+    assert_true(stats_of(s).spans < spans);
+    check_balance(s);
+    recount(s);
+    cs_close(s, 0);
+}
+
 static size_t n_tenants(struct cs_store *s)
 {
     uint64_t cursor = 0;
@@ -379,6 +515,10 @@ int main(void)
         cmocka_unit_test_teardown(what_never_fits_a_quota_is_dropped_and_counted, forget_disk),
         cmocka_unit_test(a_flood_on_the_host_leaves_others_their_share),
         cmocka_unit_test_teardown(what_is_over_a_lowered_quota_goes_by_itself, forget_disk),
+        cmocka_unit_test_teardown(a_quota_that_was_lowered_far_is_met_in_pieces, forget_disk),
+        cmocka_unit_test_teardown(what_comes_while_a_lowered_quota_is_met_is_written_afterwards, forget_disk),
+        cmocka_unit_test(tenants_that_only_ask_take_nothing_of_the_index),
+        cmocka_unit_test(limits_that_change_forget_nothing),
         cmocka_unit_test(tenants_with_nothing_are_not_remembered),
         cmocka_unit_test(a_quota_is_in_the_catalogue_and_can_be_set_offline),
     };
