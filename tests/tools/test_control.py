@@ -318,6 +318,7 @@ class Changing(Case):
         self.ask("quota", ONE, "--none")
         self.assertIsNone(use(ONE)["disk_limit"])
         self.ask("quota", "22" * 16, "--disk", "128K")
+        self.assertEqual([u["disk_limit"] for u in self.ask("quota", "2222")], [128 << 10])  # it has nothing else
         holder = self.hold()
         for i in range(6):
             holder.publish(1, 20000 + 100 * i, 56)
@@ -443,6 +444,35 @@ class Clients(Case):
         holder = self.hold("0", "no-control")
         self.assertFalse(os.path.exists(self.socket))
         self.refused(3, "ls", word="cannot be asked")
+
+    def test_a_process_that_goes_away_is_not_taken_for_an_empty_store(self):
+        self.hold().publish(1, 1000, 30)
+        real = self.connect()
+        self.send(real, HELLO)
+        _, hello = self.receive(real)
+        os.unlink(self.socket)
+        server = socket.socket(socket.AF_UNIX)
+        self.addCleanup(server.close)
+        here = os.getcwd()
+        os.chdir(self.store)
+        try:
+            server.bind("control")
+        finally:
+            os.chdir(here)
+        server.listen()
+        asked = [("show", "11111111"), ("evict", "--tenant", "1111"), ("explain", "--model", "0000"), ("quota", "1111", "--none")]
+
+        def greet_and_leave():
+            for _ in asked:
+                peer, _ = server.accept()
+                with peer:
+                    peer.recv(16, socket.MSG_WAITALL)
+                    peer.sendall(struct.pack("<IHHiI", MAGIC, 1, HELLO, 0, len(hello)) + hello)
+        thread = threading.Thread(target=greet_and_leave)
+        thread.start()
+        for arguments in asked:
+            self.refused(2, *arguments, word="cannot list what is stored")
+        thread.join()
 
     def test_in_a_folder_with_a_long_name(self):
         self.store = os.path.join(self.top, *["a-long-name-" * 8] * 3, "store")

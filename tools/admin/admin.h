@@ -51,8 +51,8 @@ int run_explain(struct cs_inspect *in, const struct options *o);
 /* The one record that text names: its id as ls prints it, its key or the beginning of it, or any key of a
  * position in it. *position: tokens before the place. EXIT_FINE, or it has complained. */
 int find_record(struct cs_inspect *in, const char *text, struct cs_span_info *span, uint32_t *position);
-/* The tenant that text names: 32 hex digits, or the beginning of one that is stored, or "anonymous". The
- * same. */
+/* The tenant that text names: 32 hex digits, or the beginning of one that has something stored or limits of
+ * its own, or "anonymous". The same. */
 int find_tenant(struct cs_inspect *in, const char *text, struct cs_tenant *tenant);
 /* check.c */
 int run_verify(struct cs_inspect *in, const struct options *o);

@@ -10,6 +10,13 @@
 
 /* ---- names ------------------------------------------------------------------------------------------- */
 
+/* EXIT_FINE, or it has complained: what could not be read must not look like what is not there. */
+static int look_through(struct cs_inspect *in, int (*fn)(void *ctx, const struct cs_span_info *s), void *ctx)
+{
+    int rc = cs_inspect_spans(in, fn, ctx);
+    return rc == CS_OK ? EXIT_FINE : complain("cannot list what is stored: %s", cs_strerror(rc));
+}
+
 struct match {
     const char *text;
     bool by_record;
@@ -35,7 +42,8 @@ int find_record(struct cs_inspect *in, const char *text, struct cs_span_info *sp
     struct match m = {.text = text, .by_record = dash != NULL};
     if (!is_hex(text, 4, 32) && !(dash == text + 16 && is_hex(dash + 1, 16, 16)))
         return complain("'%s' is neither a key (4 to 32 hex digits) nor a record", text);
-    cs_inspect_spans(in, match_record, &m);
+    if (look_through(in, match_record, &m) != EXIT_FINE)
+        return EXIT_USAGE;
     if (m.n > 1) {
         complain("'%s' begins the keys of %zu records", text, m.n);
         return EXIT_USAGE;
@@ -86,6 +94,12 @@ static int match_name(void *ctx, const struct cs_span_info *s)
     return 0;
 }
 
+static int match_tenant(void *ctx, const struct cs_tenant_use *u)
+{
+    const struct cs_span_info as_span = {.tenant = u->tenant};
+    return match_name(ctx, &as_span);
+}
+
 int find_tenant(struct cs_inspect *in, const char *text, struct cs_tenant *tenant)
 {
     struct names m = {.text = text, .tenants = true};
@@ -98,13 +112,15 @@ int find_tenant(struct cs_inspect *in, const char *text, struct cs_tenant *tenan
         hex_bytes(text, tenant->id, sizeof tenant->id);
         return EXIT_FINE;
     }
-    cs_inspect_spans(in, match_name, &m);
+    int rc = cs_inspect_tenants(in, match_tenant, &m); /* who has limits only is one, too */
+    if (rc != CS_OK)
+        return complain("cannot list what is stored: %s", cs_strerror(rc));
     if (m.n == 1)
         memcpy(tenant->id, m.found, sizeof tenant->id);
     if (m.n > 1)
         return complain("'%s' begins the names of several tenants", text);
     if (m.n == 0)
-        complain("nothing is stored of a tenant '%s'", text);
+        complain("nothing is known of a tenant '%s'", text);
     return m.n == 1 ? EXIT_FINE : EXIT_NOT_FOUND;
 }
 
@@ -114,7 +130,8 @@ static int find_model(struct cs_inspect *in, const char *text, uint8_t fingerpri
     struct names m = {.text = text};
     if (text != NULL && !is_hex(text, 4, 64))
         return complain("'%s' is no model: 4 to 64 hex digits of a fingerprint", text);
-    cs_inspect_spans(in, match_name, &m);
+    if (look_through(in, match_name, &m) != EXIT_FINE)
+        return EXIT_USAGE;
     if (m.n == 1)
         memcpy(fingerprint, m.found, 32);
     else if (m.n > 1 && text == NULL)
@@ -250,7 +267,7 @@ int run_show(struct cs_inspect *in, const struct options *o)
     int code = find_record(in, o->word, &span, &position);
     if (code != EXIT_FINE)
         return code;
-    char why[160];
+    char why[160] = "";
     struct cs_record *r = NULL;
     struct family f = {.of = &span, .n_above = SIZE_MAX};
     int rc = cs_inspect_spans(in, see_relative, &f);

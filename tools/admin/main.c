@@ -66,8 +66,8 @@ enum option {
     SIZE = 512,
     WATCH = 1024,
     END = 2048,
-    QUOTA = 8192,
     ALONE = 4096, /* not while a process has the store open */
+    QUOTA = 8192,
 };
 
 static const struct command {
