@@ -135,10 +135,13 @@ struct walk {
     struct cs_explanation *out;
 };
 
+/* One fingerprint may have been stored in pages of several sizes; ids are compared a page at a time. */
 static bool is_of_walk(const struct walk *w, const struct entry *e)
 {
-    return memcmp(e->info.fingerprint, w->fingerprint, sizeof e->info.fingerprint) == 0 &&
-           memcmp(&e->info.tenant, w->tenant, sizeof *w->tenant) == 0;
+    const struct cs_span_info *s = &e->info;
+    return memcmp(s->fingerprint, w->fingerprint, sizeof s->fingerprint) == 0 &&
+           memcmp(&s->tenant, w->tenant, sizeof *w->tenant) == 0 &&
+           (s->checkpoint || s->n_tokens == (uint64_t)s->n_pages * w->page_tokens);
 }
 
 /* The key that children of the walk's place name as their parent. */

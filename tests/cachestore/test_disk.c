@@ -2,6 +2,7 @@
  * The store over the real disk tier, on real files: warm after a clean close, after kill -9, with a byte of a
  * volume changed, with the catalogue deleted, with smaller budgets; and what a publish and a restore cost.
  */
+#include "cachestore/inspect.h"
 #include "tests/cachestore/disk_dir.h"
 
 #include <dirent.h>
@@ -336,6 +337,36 @@ static void another_fingerprint_never_hits(void **state)
     disk_dir_remove();
 }
 
+static void paths_in_pages_of_another_size_are_not_compared(void **state)
+{
+    (void)state;
+    disk_dir_make();
+    struct cs_config c = disk_config(64);
+    uint32_t ids[8 * PT + 1], other[8 * PT + 1];
+    make_ids(ids, 8 * PT + 1, 8 * PT + 1, 0);
+    make_ids(other, 8 * PT + 1, PT, 1);
+    for (uint32_t n = 8 * PT; n >= PT; n /= 8) { /* a page of 32, then one of 4, of the same fingerprint */
+        c.page_tokens = n;
+        struct cs_store *s = tiny_open(&c);
+        struct cs_reuse r;
+        struct cs_sequence *q = open_settled(s, NULL, NULL, 0, &r);
+        assert_int_equal(cs_sequence_grow(q, n), CS_OK);
+        assert_int_equal(cs_sequence_publish(q, n > PT ? other : ids, n, NULL, 0), CS_OK);
+        cs_sequence_close(q);
+        cs_close(s, FLUSH_MS);
+    }
+    struct cs_inspect *in;
+    struct cs_explanation x;
+    char err[200];
+    assert_int_equal(cs_inspect_open(disk_dir, &in, err, sizeof err), CS_OK);
+    assert_int_equal(cs_inspect_explain(in, c.fingerprint, NULL, ids, 8 * PT + 1, NULL, NULL, &x), CS_OK);
+    assert_int_equal(x.page_tokens, 8 * PT); /* of the oldest */
+    assert_int_equal(x.end, CS_EXPLAIN_DIVERGED);
+    assert_int_equal(x.differs_at, PT);
+    cs_inspect_close(in);
+    disk_dir_remove();
+}
+
 static void a_store_in_use_is_refused(void **state)
 {
     (void)state;
@@ -504,6 +535,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_hangs_on_a_damaged_record_comes_back_with_it),
         cmocka_unit_test(a_deleted_catalogue_never_serves_wrong_bytes_and_the_store_goes_on),
         cmocka_unit_test(another_fingerprint_never_hits),
+        cmocka_unit_test(paths_in_pages_of_another_size_are_not_compared),
         cmocka_unit_test(a_store_in_use_is_refused),
         cmocka_unit_test(the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it),
         cmocka_unit_test(a_kill_at_any_moment_leaves_only_bytes_that_are_right),
