@@ -150,7 +150,7 @@ static void help_command(enum cli_command c)
             continue;
         char left[64];
         snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
-        printf("  %-30s %s\n", left, flags[i].help);
+        printf("  %-34s %s\n", left, flags[i].help);
     }
     puts("\nSIZE takes K, M, G, T (powers of 1024).");
     if (c == CLI_RUN)
