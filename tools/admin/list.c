@@ -195,7 +195,8 @@ static int add_statistics(void *ctx, const struct cs_span_info *s)
     h->disk_bytes += s->disk_bytes;
     h->made = s->created_unix < h->made ? s->created_unix : h->made;
     h->used = s->used_unix > h->used ? s->used_unix : h->used;
-    t->payload_bytes += s->payload_bytes;
+    if (s->on_disk) /* of a store in use there is what has still to be written, too */
+        t->payload_bytes += s->payload_bytes;
     t->disk_bytes += s->disk_bytes;
     t->used_bytes[age_class(s->used_unix)] += s->disk_bytes;
     if (s->checkpoint)
@@ -259,7 +260,7 @@ static void print_stats(const struct statistics *t)
     printf("paths      %" PRIu64 ", the longest of %" PRIu32 " tokens, the deepest of %" PRIu32 " spans\n",
            t->leaves, t->longest, t->deepest);
     printf("spans      %.1f pages each\n", ratio(t->pages, t->spans));
-    printf("space      %s for %s of pages and states: %.2f\n", bytes_text(t->disk_bytes, a),
+    printf("space      %s on disk for %s of pages and checkpoints: %.2f\n", bytes_text(t->disk_bytes, a),
            bytes_text(t->payload_bytes, b), ratio(t->disk_bytes, t->payload_bytes));
     static const char *const within[N_AGES] = {"within an hour", "a day", "a week", "earlier"};
     printf("last used ");
