@@ -124,13 +124,15 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
     return options;
 }
 
-/* Whether RocksDB's words are those of a shortage that will pass: the catalogue is sound then, and a rebuild
- * would lose its notes. RocksDB tells errors apart by their text only. */
-static bool is_shortage(const char *problem)
+/* Whether RocksDB's words are those of a shortage that will pass, or, for who is to write, of rights that
+ * this process lacks: the catalogue is sound then, and a rebuild would lose its notes. RocksDB tells errors
+ * apart by their text only. */
+static bool is_circumstance(const char *problem, bool read_only)
 {
-    static const int shortages[] = {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT};
-    for (size_t i = 0; i < sizeof shortages / sizeof *shortages; i++) {
-        if (strstr(problem, strerror(shortages[i])) != NULL)
+    static const int causes[] = {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT, EROFS, EACCES, EPERM};
+    const size_t n = sizeof causes / sizeof *causes - (read_only ? 3 : 0);
+    for (size_t i = 0; i < n; i++) {
+        if (strstr(problem, strerror(causes[i])) != NULL)
             return true;
     }
     return false;
@@ -176,7 +178,7 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
     rocksdb_options_destroy(meta);
     if (problem != NULL) {
         problem_text(problem, path, err, err_len);
-        rc = is_shortage(problem) ? CS_EIO : CS_ECORRUPT;
+        rc = is_circumstance(problem, read_only) ? CS_EIO : CS_ECORRUPT;
         rocksdb_free(problem);
         free(c);
         return rc;

@@ -28,7 +28,7 @@ struct catalog;
 /* Opens the folder `catalog` of the directory behind dir_fd, which must stay open longer: wherever the
  * directory is moved, and whatever the working directory becomes, it is this one. `share_bytes` sizes its
  * buffers. A new one is made when there is none (not when read_only). CS_OK, CS_ECORRUPT, CS_ENOMEM, CS_EIO
- * (no room, descriptors or memory: the files are not to blame); err has one line. */
+ * (no room, descriptors, memory or rights: the files are not to blame); err has one line. */
 int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len);
 /* What the file system must have free before the catalogue is opened or written. Debian's build of RocksDB

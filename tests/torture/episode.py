@@ -507,8 +507,8 @@ class Episode:
                 if not process.ended(PATIENCE_MS):
                     raise Violation("it hangs on a read-only directory")
                 verdict, session = process.verdict(), self.hear(process)
-                if verdict != "done" or session.disk_on:
-                    raise Violation(f"on a read-only directory: {verdict}, disk {session.disk_on}: " + "; ".join(session.logs[-3:]))
+                if verdict != "done" or session.disk_on or session.rebuilt:
+                    raise Violation(f"on a read-only directory: {verdict}, disk {session.disk_on}, rebuilt {session.rebuilt}: " + "; ".join(session.logs[-3:]))
                 self.count("read-only directory")
             finally:
                 process.close()
