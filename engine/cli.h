@@ -9,8 +9,8 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit codes */
 enum cli_command { CLI_SERVE = 1, CLI_RUN = 2, CLI_INFO = 4 };
 
 struct cli_options {
-    enum cli_command command;
     const char *model;
+    enum cli_command command;
 
     /* engine */
     uint32_t context, max_concurrency, max_queue, prefill_chunk, threads;
@@ -18,8 +18,8 @@ struct cli_options {
         tenant_disk_bytes;
     uint32_t kv_limit, isa, kv_dtype, policy, restore, disk_io; /* enums */
     uint32_t restore_deadline_ms;                               /* 0: none */
-    const char *disk_dir, *chat_template;
     bool discrete;
+    const char *disk_dir, *chat_template;
 
     /* serve */
     const char *host, *alias, *api_key_file;
