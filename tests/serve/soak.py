@@ -92,6 +92,9 @@ class Chat(threading.Thread):
         self.counts["finished"] += 1
 
 
+MEMORY_GROWTH = 32 << 20  # bytes that malloc and the sanitizers' own tables may make of the same load
+
+
 def count_files(folder):
     return sum(len(names) for _, _, names in os.walk(folder))
 
@@ -134,8 +137,16 @@ def main():
                    env={"ASAN_OPTIONS": "quarantine_size_mb=16:" + os.environ.get("ASAN_OPTIONS", "")}) as server:
         print("warm-up:", run_chats(server, options, seconds / 3, options.seed), flush=True)
         before = measure(server, folder)
+        # On a busy machine it may need more of it. What leaks goes on growing.
+        for again in range(1, 3):
+            print("before: ", before, flush=True)
+            counts = run_chats(server, options, seconds / 3, options.seed + again)
+            last, before = before, measure(server, folder)
+            print("warm-up:", counts, flush=True)
+            if before["resident_bytes"] - last["resident_bytes"] < MEMORY_GROWTH // 4:
+                break
         print("before: ", before, flush=True)
-        counts = run_chats(server, options, seconds * 2 / 3, options.seed + 1)
+        counts = run_chats(server, options, seconds / 3, options.seed + 3)
         after = measure(server, folder)
         print("counts: ", counts, flush=True)
         print("after:  ", after, flush=True)
@@ -144,7 +155,7 @@ def main():
         assert after["files"] <= before["files"] + 8, "files grew"
         assert after["fds"] <= before["fds"] + 2, "descriptors grew"
         growth = after["resident_bytes"] - before["resident_bytes"]
-        assert growth <= max(32 << 20, before["resident_bytes"] // 5), f"memory grew by {growth} bytes"
+        assert growth <= max(MEMORY_GROWTH, before["resident_bytes"] // 5), f"memory grew by {growth} bytes"
         reply = server.chat("Still there?", max_tokens=2)
         assert reply["usage"]["completion_tokens"] >= 1
 
