@@ -53,6 +53,9 @@ static int store_ready(struct tier_disk *t, const struct cs_config *c, char *err
 {
     uint64_t chunk_bytes = or_default(c->chunk_bytes, FMT_RECORD_CHUNK_BYTES);
     int rc = store_file_read(t->dir_fd, &t->store, err, err_len);
+    /* Its maker may have been killed before it could; without it nothing here could be proven. */
+    if (rc == CS_OK)
+        (void)fsync(t->dir_fd);
     if (rc == CS_ENOTFOUND) {
         if (chunk_bytes < FMT_RECORD_CHUNK_BYTES_MIN || chunk_bytes > FMT_RECORD_CHUNK_BYTES_MAX ||
             (chunk_bytes & (chunk_bytes - 1)) != 0) {
