@@ -99,6 +99,15 @@ static int move_read(int fd, uint64_t offset, const struct iovec *iov, unsigned 
     return all;
 }
 
+enum { TORN_ALL = 256 };
+
+/* These bytes stand there: whether they were written makes no difference, so nothing is damaged without. */
+static bool stands_there(int fd, uint64_t offset, const void *data, size_t n)
+{
+    char there[SECTOR];
+    return files_read(fd, offset, there, n) == (int)n && memcmp(there, data, n) == 0;
+}
+
 /* For each sector whether it gets there: of 256, `torn` do not. */
 static int move_write(int fd, uint64_t offset, const struct iovec *iov, unsigned n_iov, uint64_t most,
                       uint32_t torn, int64_t astray)
@@ -116,11 +125,15 @@ static int move_write(int fd, uint64_t offset, const struct iovec *iov, unsigned
                 origin = owners[volume][sector];
             int64_t to = (int64_t)offset + astray * SECTOR;
             bool nowhere = astray != 0 && files_sector((uint32_t)volume, (uint64_t)to / SECTOR) == NULL;
-            if (!nowhere && (torn == 0 || sim_below(&sim.random_faults, 256) >= torn)) {
-                int rc = files_write(fd, (uint64_t)to, (char *)iov[i].iov_base + at, part, &origin);
-                if (rc < 0)
-                    return all > 0 ? all : rc;
-            }
+            const char *data = (const char *)iov[i].iov_base + at;
+            bool same = (torn > 0 || astray != 0) && stands_there(fd, offset, data, part);
+            int rc = 0;
+            if (!nowhere && torn < TORN_ALL && (torn == 0 || sim_below(&sim.random_faults, 256) >= torn))
+                rc = files_write(fd, (uint64_t)to, data, part, &origin);
+            if (rc >= 0 && same)
+                rc = files_write(fd, offset, data, part, &origin);
+            if (rc < 0)
+                return all > 0 ? all : rc;
             all += (int)part;
             offset += part;
         }
@@ -154,7 +167,7 @@ static int do_write(int fd, uint64_t offset, const struct iovec *iov, unsigned n
     if (sim_fault(FAULT_short_write))
         bytes = shorter(bytes);
     if (sim_fault(FAULT_lost_write))
-        return (int)bytes;
+        return move_write(fd, offset, iov, n_iov, bytes, TORN_ALL, 0);
     uint32_t torn = sim_fault(FAULT_torn_write) ? 128 : 0;
     int64_t astray = 0;
     if (sim_fault(FAULT_misdirected_write))
