@@ -101,7 +101,7 @@ static int move_read(int fd, uint64_t offset, const struct iovec *iov, unsigned 
 
 enum { TORN_ALL = 256 };
 
-/* These bytes stand there: whether they were written makes no difference, so nothing is damaged without. */
+/* These bytes stand there: whether they are written makes no difference, so nothing is damaged by either. */
 static bool stands_there(int fd, uint64_t offset, const void *data, size_t n)
 {
     char there[SECTOR];
@@ -128,7 +128,8 @@ static int move_write(int fd, uint64_t offset, const struct iovec *iov, unsigned
             const char *data = (const char *)iov[i].iov_base + at;
             bool same = (torn > 0 || astray != 0) && stands_there(fd, offset, data, part);
             int rc = 0;
-            if (!nowhere && torn < TORN_ALL && (torn == 0 || sim_below(&sim.random_faults, 256) >= torn))
+            bool gets_there = torn < TORN_ALL && (torn == 0 || sim_below(&sim.random_faults, 256) >= torn);
+            if (gets_there && !nowhere && (astray == 0 || !stands_there(fd, (uint64_t)to, data, part)))
                 rc = files_write(fd, (uint64_t)to, data, part, &origin);
             if (rc >= 0 && same)
                 rc = files_write(fd, offset, data, part, &origin);
