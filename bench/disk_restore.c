@@ -14,14 +14,16 @@
  * --turnover N: every other span has a random number of pages, the budget is what they take and 5 % more, and
  * before the rounds spans are deleted in random order and written again until N times the budget has been
  * written; so what is read lies in whatever pieces were free.
- * --prefill MODEL: the same once more while two threads prefill with the real kernels, with their speed alone
- * and beside the restores.
+ * --prefill MODEL: the same once more while two threads prefill with the real kernels: a round is four turns,
+ * each of them the three ceilings, a restore, and a pause as long, so that prefill has a speed beside each.
+ * What the thread that reads ran, and what it waited for a processor while it could have run, is printed too.
  */
 #include "bench/busy.h"
 #include "bench/ceiling.h"
 #include "bench/clock.h"
 #include "bench/disk_spans.h"
 #include "bench/numbers.h"
+#include "bench/threads.h"
 #include "formats/record.h"
 
 #include <getopt.h>
@@ -30,92 +32,139 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 100, BUSY_REPEATS = 6 };
+enum { ROUNDS_MAX = 100, BUSY_TURNS = 4 };
 
 struct settings {
     const char *dir, *model;
     enum cs_io_engine io;
     uint32_t chunk_kib, inflight_mib, turnover, mib, rounds;
+    struct threads tier_threads;
 };
 
 static const unsigned depths[] = {2, 4, 8};
-enum { N_DEPTHS = sizeof depths / sizeof *depths };
+enum { N_DEPTHS = sizeof depths / sizeof *depths, RESTORE = N_DEPTHS, N_WAYS };
+
+/* What one way of reading took in a round, all turns together. */
+struct sample {
+    double wall_s, cpu_s;
+    uint64_t tokens; /* prefilled meanwhile */
+    struct thread_times thread;
+};
+
+static struct sample sample_at(const struct threads *who)
+{
+    struct sample s = {.cpu_s = cpu_s(), .tokens = busy_tokens(), .thread = threads_times(who)};
+    s.wall_s = wall_s();
+    return s;
+}
+
+static void sample_add(struct sample *sum, const struct sample *from, const struct sample *to)
+{
+    sum->wall_s += to->wall_s - from->wall_s;
+    sum->cpu_s += to->cpu_s - from->cpu_s;
+    sum->tokens += to->tokens - from->tokens;
+    sum->thread.ran_s += to->thread.ran_s - from->thread.ran_s;
+    sum->thread.waited_s += to->thread.waited_s - from->thread.waited_s;
+    sum->thread.turns += to->thread.turns - from->thread.turns;
+}
+
+/* One turn: all spans once by each way, and with a load a pause as long as the last of them. */
+static int turn(struct disk_spans *b, const struct settings *s, bool busy, struct sample *ways,
+                struct sample *pause)
+{
+    struct threads caller;
+    struct sample from, to;
+    threads_caller(&caller);
+    for (unsigned k = 0; k < N_WAYS; k++) {
+        const struct threads *who = k == RESTORE ? &s->tier_threads : &caller;
+        from = sample_at(who);
+        if (k == RESTORE ? disk_spans_read(b) != 0
+                         : ceiling_disk_read_s(s->dir, b->bytes, depths[k], b->memory, b->bytes) == 0)
+            return -1;
+        double end = wall_s();
+        to = sample_at(who);
+        to.wall_s = end;
+        sample_add(&ways[k], &from, &to);
+    }
+    if (busy) {
+        double seconds = to.wall_s - from.wall_s;
+        from = sample_at(&caller);
+        usleep((useconds_t)(seconds * 1e6));
+        to = sample_at(&caller);
+        sample_add(pause, &from, &to);
+    }
+    return 0;
+}
+
+/* alone: tokens a second with nothing being read; 0: none are computed. */
+static void report_load(const char *way, const struct sample *sum, double bytes, double alone)
+{
+    const struct thread_times *t = &sum->thread;
+    double speed = (double)sum->tokens / sum->wall_s;
+    printf("  %-18s per GB the thread that reads ran %.0f ms, was ready and waited %.0f ms, in %.0f turns",
+           way, 1e12 * t->ran_s / bytes, 1e12 * t->waited_s / bytes, 1e9 * (double)t->turns / bytes);
+    if (alone > 0)
+        printf("; prefill %.0f tokens/s, %.0f %% of the %.0f alone", speed, 100 * speed / alone, alone);
+    printf("\n");
+}
 
 static int measure(struct disk_spans *b, const struct settings *s, bool busy)
 {
-    double raw[N_DEPTHS][ROUNDS_MAX], sorted[ROUNDS_MAX], pairs[ROUNDS_MAX], restore[ROUNDS_MAX],
-        prefill[ROUNDS_MAX], cores[ROUNDS_MAX];
-    unsigned repeats = busy ? BUSY_REPEATS : 1, best = 0;
-    double bytes = (double)b->bytes, ceiling = 0;
+    double speed[N_WAYS][ROUNDS_MAX], sorted[ROUNDS_MAX], pairs[ROUNDS_MAX], cores[ROUNDS_MAX];
+    struct sample sums[N_WAYS] = {0}, pause = {0};
+    unsigned turns = busy ? BUSY_TURNS : 1, best = 0;
+    double bytes = (double)b->bytes * turns, ceiling = 0;
     for (unsigned i = 0; i < s->rounds; i++) {
         struct cs_stats before = {0}, after = {0};
-        printf("round %-3u", i + 1);
-        for (unsigned k = 0; k < N_DEPTHS; k++) {
-            double seconds = ceiling_disk_read_s(s->dir, b->bytes, depths[k], b->memory, b->bytes);
-            if (seconds == 0)
-                return -1;
-            raw[k][i] = bytes / seconds * 1e-9;
-            printf(" %.2f", raw[k][i]);
-        }
+        struct sample ways[N_WAYS] = {0};
         tier_disk_stats(b->tier, &before);
-        uint64_t tokens = busy_tokens();
-        double start = wall_s(), cpu = cpu_s();
-        for (unsigned k = 0; k < repeats; k++)
-            if (disk_spans_read(b) != 0)
+        for (unsigned t = 0; t < turns; t++)
+            if (turn(b, s, busy, ways, &pause) != 0)
                 return -1;
-        double seconds = wall_s() - start;
         tier_disk_stats(b->tier, &after);
-        cores[i] = (cpu_s() - cpu) / seconds;
-        prefill[i] = (double)(busy_tokens() - tokens) / seconds;
-        restore[i] = bytes * repeats / seconds * 1e-9;
-        printf("   restore %.2f GB/s", restore[i]);
-        if (busy)
-            printf("   prefill %.0f tokens/s", prefill[i]);
-        else
+        printf("round %-3u", i + 1);
+        for (unsigned k = 0; k < N_WAYS; k++) {
+            speed[k][i] = bytes / ways[k].wall_s * 1e-9;
+            printf(k == RESTORE ? "   restore %.2f GB/s" : " %.2f", speed[k][i]);
+            sample_add(&sums[k], &(struct sample){0}, &ways[k]);
+        }
+        cores[i] = ways[RESTORE].cpu_s / ways[RESTORE].wall_s;
+        if (!busy)
             printf("   %.2f cores", cores[i]);
-        printf("   %llu requests in %llu calls\n", (unsigned long long)(after.sqes - before.sqes) / repeats,
-               (unsigned long long)(after.submissions - before.submissions) / repeats);
+        printf("   %llu requests in %llu calls\n", (unsigned long long)(after.sqes - before.sqes) / turns,
+               (unsigned long long)(after.submissions - before.submissions) / turns);
     }
     for (unsigned k = 0; k < N_DEPTHS; k++) {
-        memcpy(sorted, raw[k], sizeof sorted);
+        memcpy(sorted, speed[k], sizeof sorted);
         double middle = median(sorted, s->rounds);
         best = middle > ceiling ? k : best;
         ceiling = middle > ceiling ? middle : ceiling;
     }
     for (unsigned i = 0; i < s->rounds; i++)
-        pairs[i] = restore[i] / raw[best][i];
-    double speed = median(restore, s->rounds);
+        pairs[i] = speed[RESTORE][i] / speed[best][i];
+    memcpy(sorted, speed[RESTORE], sizeof sorted);
+    double middle = median(sorted, s->rounds);
     printf("%s: ceiling %.2f GB/s (%u in flight), restore %.2f GB/s (%.2f to %.2f), %.0f %% (of the same "
            "round's: %.0f %%)",
-           busy ? "beside prefill" : "medians", ceiling, depths[best], speed, restore[0],
-           restore[s->rounds - 1], 100 * speed / ceiling, 100 * median(pairs, s->rounds));
-    if (busy)
-        printf(", prefill %.0f tokens/s\n", median(prefill, s->rounds));
-    else
-        printf(", %.2f cores\n", median(cores, s->rounds));
+           busy ? "beside prefill" : "medians", ceiling, depths[best], middle, sorted[0],
+           sorted[s->rounds - 1], 100 * middle / ceiling, 100 * median(pairs, s->rounds));
+    if (!busy)
+        printf(", %.2f cores", median(cores, s->rounds));
+    printf("\n");
+    double alone = busy ? (double)pause.tokens / pause.wall_s : 0;
+    report_load("beside the ceiling", &sums[best], bytes * s->rounds, alone);
+    report_load("beside restores", &sums[RESTORE], bytes * s->rounds, alone);
     return 0;
-}
-
-static double prefill_alone(double seconds)
-{
-    uint64_t tokens = busy_tokens();
-    double start = wall_s();
-    usleep((useconds_t)(seconds * 1e6));
-    return (double)(busy_tokens() - tokens) / (wall_s() - start);
 }
 
 static int beside_prefill(struct disk_spans *b, const struct settings *s)
 {
     if (busy_open(s->model, 2) != 0)
         return -1;
-    double seconds = s->mib < 64 ? 0.2 : 5;
     busy_run(1);
-    (void)prefill_alone(seconds / 5); /* warm */
-    double before = prefill_alone(seconds);
+    usleep(s->mib < 64 ? 100000 : 1000000); /* warm */
     int rc = measure(b, s, true);
-    double after = prefill_alone(seconds);
     busy_run(0);
-    printf("prefill alone, before and after: %.0f, %.0f tokens/s\n", before, after);
     busy_close();
     return rc;
 }
@@ -249,6 +298,7 @@ int main(int argc, char **argv)
     }
     if (disk_spans_open(&b) != CS_OK)
         return 1;
+    threads_others(&s.tier_threads);
     rc = run(&b, &s);
     disk_spans_close(&b);
     if (rc != 0)

@@ -192,7 +192,7 @@ uint64_t fmt_record_page_seed(const uint8_t store_uuid[16], uint64_t id_nonce, u
 
 uint64_t fmt_record_page_sum(const void *page, uint64_t stride, uint64_t seed)
 {
-    return XXH3_64bits_withSeed(page, stride, seed);
+    return hash_far(page, stride, seed);
 }
 
 /* The rules that an encoder, a header and a row share; sets header_bytes and n_chunks. */

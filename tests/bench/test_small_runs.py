@@ -12,7 +12,8 @@ import tempfile
 
 EXPECTED = {
     "disk_restore": [r"turned over: 1\.\d times the budget written", r"medians: ceiling [\d.]+ GB/s \(\d in flight\), restore [\d.]+ GB/s",
-                     r"beside prefill: ceiling .*, prefill \d+ tokens/s", r"prefill alone, before and after: \d+, \d+ tokens/s"],
+                     r"beside prefill: ceiling [\d.]+ GB/s \(\d in flight\), restore [\d.]+ GB/s",
+                     r"beside restores +per GB the thread that reads ran [1-9]\d* ms"],
     "disk_publish": [r"first: ceiling [\d.]+ GB/s \(\d in flight\), publish [\d.]+ GB/s", r"again: ceiling .* publish", r"[1-9]\d* syncs"],
     "host_restore": [r"[1-9]\d* batches of copies", r"medians: memcpy [\d.]+ GB/s, by 2 threads [\d.]+; restore [\d.]+ GB/s"],
     "flat": [],

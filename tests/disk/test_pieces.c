@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "cachestore/chunks.h"
 #include "formats/note_row.h"
@@ -300,6 +301,29 @@ static void test_page_sums_depend_on_place_and_owner(void **state)
     assert_true(sum == fmt_record_page_sum(page, sizeof page, fmt_record_page_seed(uuid, 1, 2, 3)));
 }
 
+/* docs/format.md: XXH3-64 with a seed, whatever way it is computed; a change anywhere shows. */
+static void test_page_sums_are_those_of_the_library(void **state)
+{
+    (void)state;
+    enum { MOST = 3 * 4096 + 7 };
+    static const size_t sizes[] = {0, 1, 240, 241, 1023, 1024, 1025, 4096, 5119, 8192, 2 * 4096 + 100, MOST};
+    uint8_t *page = malloc(MOST);
+    assert_non_null(page);
+    for (size_t i = 0; i < MOST; i++)
+        page[i] = (uint8_t)random_below(256);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t seed = random_below(UINT64_MAX), sum = XXH3_64bits_withSeed(page, sizes[i], seed);
+        assert_true(fmt_record_page_sum(page, sizes[i], seed) == sum);
+        if (sizes[i] == 0)
+            continue;
+        size_t at = (size_t)random_below(sizes[i]);
+        page[at] ^= 1;
+        assert_true(fmt_record_page_sum(page, sizes[i], seed) != sum);
+        page[at] ^= 1;
+    }
+    free(page);
+}
+
 static void test_notes_round_trip_and_refuse_damage(void **state)
 {
     (void)state;
@@ -369,6 +393,7 @@ int main(void)
         cmocka_unit_test(test_encoder_refuses_what_a_reader_would),
         cmocka_unit_test(test_pages_per_span_is_the_most_that_fit),
         cmocka_unit_test(test_page_sums_depend_on_place_and_owner),
+        cmocka_unit_test(test_page_sums_are_those_of_the_library),
         cmocka_unit_test(test_notes_round_trip_and_refuse_damage),
         cmocka_unit_test(test_a_row_carries_notes_behind_the_header),
     };
