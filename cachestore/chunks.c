@@ -58,11 +58,6 @@ int chunks_resize(struct chunks *c, uint32_t n)
     return 0;
 }
 
-bool chunks_is_used(const struct chunks *c, uint32_t chunk)
-{
-    return chunk < c->n && bit(c->used, chunk);
-}
-
 bool chunks_claim(struct chunks *c, uint32_t first, uint32_t n)
 {
     if (n == 0 || first >= c->n || n > c->n - first)

@@ -471,11 +471,6 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
     free(e);
 }
 
-const struct eng_model_desc *eng_engine_desc(const struct eng_engine *e)
-{
-    return eng_model_desc(e->model);
-}
-
 const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e)
 {
     return e->tokenizer;

@@ -90,7 +90,6 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
  */
 void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms);
 
-const struct eng_model_desc *eng_engine_desc(const struct eng_engine *e);
 const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e);
 const struct eng_chat_template *eng_engine_template(const struct eng_engine *e); /* NULL: none */
 struct cs_store *eng_engine_store(const struct eng_engine *e);

@@ -181,11 +181,6 @@ void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, un
     wait_for_workers(p, JOINED(g));
 }
 
-unsigned kn_pool_threads(const struct kn_pool *p)
-{
-    return p->threads;
-}
-
 void kn_pool_close(struct kn_pool *p)
 {
     if (!p)

@@ -12,7 +12,6 @@ struct kn_pool;
 /* threads counts the owner: threads - 1 workers are started. KN_OK, KN_ENOMEM (no memory or no thread). */
 int kn_pool_open(unsigned threads, struct kn_pool **out);
 void kn_pool_close(struct kn_pool *p);
-unsigned kn_pool_threads(const struct kn_pool *p);
 /* fn(arg, i, worker) for i in 0..n-1, any order; worker in 0..threads-1 is unique among those running at one
  * time. Returns when all are done. Owner thread only; fn must not call it. */
 void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg);
