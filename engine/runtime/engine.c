@@ -216,8 +216,9 @@ static int open_device(struct eng_engine *e, const struct eng_config *c, struct 
     if (rc != ENG_OK)
         return rc;
     const char *reason;
+    struct sizing_memory memory = sizing_memory_available();
     config->device = discrete_device(e->discrete);
-    config->host_bytes = sizing_host_bytes(c->prefix_cache_bytes, config->arena_bytes, &reason);
+    config->host_bytes = sizing_host_bytes(&memory, c->prefix_cache_bytes, config->arena_bytes, &reason);
     char a[32];
     log_step(e, "Open device", engine_now_s(), "CPU, discrete · host tier %s · %s",
              sizing_text(config->host_bytes, a), reason);

@@ -98,7 +98,7 @@ static void own_group(char *path, size_t len)
     fclose(f);
 }
 
-struct sizing_memory sizing_memory_available(void)
+struct sizing_memory sizing_memory_in(const char *cgroup_root, const char *own)
 {
     uint64_t machine = read_field("/proc/meminfo", "MemAvailable") * 1024;
     if (machine == 0) {
@@ -107,13 +107,13 @@ struct sizing_memory sizing_memory_available(void)
     }
     long total = sysconf(_SC_PHYS_PAGES);
     uint64_t all = total > 0 ? (uint64_t)total * (uint64_t)sysconf(_SC_PAGESIZE) : UINT64_MAX;
-    uint64_t least =
-        group_available(CGROUP_ROOT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", &all);
+    char dir[512];
     char group[400];
-    own_group(group, sizeof group);
+    snprintf(dir, sizeof dir, "%s/memory", cgroup_root);
+    uint64_t least = group_available(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", &all);
+    snprintf(group, sizeof group, "%s", own);
     for (;;) {
-        char dir[512];
-        snprintf(dir, sizeof dir, CGROUP_ROOT "%s", group);
+        snprintf(dir, sizeof dir, "%.*s%s", (int)(sizeof dir - sizeof group), cgroup_root, group);
         uint64_t here = group_available(dir, "memory.max", "memory.current", &all);
         least = here < least ? here : least;
         char *slash = strrchr(group, '/');
@@ -124,6 +124,13 @@ struct sizing_memory sizing_memory_available(void)
     return (struct sizing_memory){.available_bytes = least < machine ? least : machine,
                                   .limited_by_cgroup = least < machine,
                                   .all_bytes = all};
+}
+
+struct sizing_memory sizing_memory_available(void)
+{
+    char group[400];
+    own_group(group, sizeof group);
+    return sizing_memory_in(CGROUP_ROOT, group);
 }
 
 unsigned sizing_cpus(void)
@@ -227,12 +234,12 @@ uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng
     return most;
 }
 
-uint64_t sizing_host_bytes(uint64_t asked, uint64_t reserved_bytes, const char **reason)
+uint64_t sizing_host_bytes(const struct sizing_memory *memory, uint64_t asked, uint64_t reserved_bytes,
+                           const char **reason)
 {
-    struct sizing_memory memory = sizing_memory_available();
-    uint64_t most = memory.available_bytes / 100 * MEMORY_PER_100;
+    uint64_t most = memory->available_bytes / 100 * MEMORY_PER_100;
     most = most > reserved_bytes ? most - reserved_bytes : 0;
-    *reason = asked <= most ? "as asked" : limiting_name(&memory);
+    *reason = asked <= most ? "as asked" : limiting_name(memory);
     return asked < most ? asked : most;
 }
 
