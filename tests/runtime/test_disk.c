@@ -188,6 +188,50 @@ static void another_model_s_store_is_never_served(void **state)
     free((void *)twin.model_path);
 }
 
+/* A prompt that waits for its turn is being read from disk meanwhile. */
+static void a_restore_begins_when_its_request_is_queued(void **state)
+{
+    (void)state;
+    struct eng_config c = config;
+    c.max_concurrency = 1;
+    uint32_t *ids = rig_ids(1, PROMPT);
+    uint32_t *other_ids = rig_ids(2, PROMPT);
+    struct rig_options o = warm_options();
+    struct rig_call running;
+    struct rig_call call;
+    struct eng_engine *e = rig_open(&c);
+    rig_run(e, ids, PROMPT, &o, &call);
+    rig_free(&call);
+    rig_close(e);
+    e = rig_open(&c);
+    o.max_tokens = 1500;
+    rig_start(e, other_ids, PROMPT, &o, &running);
+    rig_wait_tokens(&running, 1);
+    assert_int_equal(store_stats(e).spans_read, 0);
+    rig_start(e, ids, PROMPT, &o, &call);
+    struct cs_store *s = eng_engine_store(e);
+    pthread_mutex_lock(&s->lock);
+    bool begun = s->n_loads > 0;
+    pthread_mutex_unlock(&s->lock);
+    begun |= store_stats(e).spans_read > 0;
+    pthread_mutex_lock(&running.lock);
+    bool done = running.done;
+    pthread_mutex_unlock(&running.lock);
+    assert_false(done);
+    assert_true(begun);
+    eng_cancel(e, running.id);
+    rig_wait_tokens(&call, 1);
+    eng_cancel(e, call.id);
+    rig_wait(&call);
+    assert_int_equal(call.usage.reuse.tokens_disk, FULL);
+    rig_wait(&running);
+    rig_free(&running);
+    rig_free(&call);
+    rig_close(e);
+    free(other_ids);
+    free(ids);
+}
+
 static void chats_that_outgrow_the_arena_finish_while_the_disk_writes(void **state)
 {
     (void)state;
@@ -257,6 +301,7 @@ int main(void)
         TEST(a_restart_is_warm_and_exact),
         TEST(the_store_is_told_what_prefill_costs_where_it_shall_decide),
         TEST(what_left_the_arena_comes_back_from_disk),
+        TEST(a_restore_begins_when_its_request_is_queued),
         TEST(a_hot_reply_matches_again_after_a_restart),
         TEST(another_model_s_store_is_never_served),
         TEST(chats_that_outgrow_the_arena_finish_while_the_disk_writes),
