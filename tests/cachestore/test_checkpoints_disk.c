@@ -332,6 +332,29 @@ static void cost_follows_bytes_and_not_boundaries(void **state)
     assert_int_equal(reads[0], reads[1]);
 }
 
+static void the_grace_is_ten_seconds_where_nothing_is_said(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = disk_config(300, 0);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    const uint64_t grace_ns = 10000000000ull, before = store_now_ns();
+    assert_int_equal(run_turn(s, &c, 0, ids, 60, 100, system_only, 1), 0);
+    uint64_t after = store_now_ns();
+    fake_finish_writes(&f, TIER_OK);
+    assert_int_equal(checkpoint_records(&f), 0);
+    pthread_mutex_lock(&s->lock);
+    for (const struct span *sp = s->grace.first; sp; sp = sp->backlog_next)
+        assert_in_range(sp->write_due_ns, before + grace_ns, after + grace_ns);
+    assert_non_null(s->grace.first);
+    pthread_mutex_unlock(&s->lock);
+    cs_flush(s, 0);
+    end(s, &f);
+    fake_free(&f);
+}
+
 static void the_grace_ends_by_itself(void **state)
 {
     (void)state;
@@ -530,6 +553,7 @@ int main(void)
         cmocka_unit_test(what_is_thinned_within_its_grace_is_never_written),
         cmocka_unit_test(cost_follows_bytes_and_not_boundaries),
         cmocka_unit_test(the_grace_ends_by_itself),
+        cmocka_unit_test(the_grace_is_ten_seconds_where_nothing_is_said),
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_written_leaves_no_record),
         cmocka_unit_test(a_checkpoint_thinned_while_it_is_read_serves_who_waits),
         cmocka_unit_test(rows_of_checkpoints_without_their_span_are_deleted_at_open),

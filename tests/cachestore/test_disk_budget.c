@@ -107,6 +107,43 @@ static void times_of_use_from_the_future_count_as_now(void **state)
     fake_free(&f);
 }
 
+/* One row a path, at most once a minute; what was used last stays longest after a restart as well. */
+static void a_use_is_persisted_at_the_end_of_its_path_and_decides_after_a_restart(void **state)
+{
+    (void)state;
+    struct fake_tier f = {.budget = 16 * PAGE}; /* four records of a full span */
+    struct cs_config c = tiny_config(64);
+    struct cs_store *s = fake_open(&f, &c);
+    enum { N = SPAN_PAGES * PT };
+    uint32_t a[2 * N + 1], b[N + 1], other[N + 1];
+    make_ids(a, 2 * N + 1, 0, 1);
+    make_ids(b, N + 1, 0, 2);
+    store_durably(&f, s, a, 2 * N);
+    store_durably(&f, s, b, N);
+    cs_close(s, 0);
+    assert_int_equal(f.n_records, 3);
+    for (size_t i = 0; i < f.n_records; i++) /* a was used first */
+        f.records[i].record.used_unix -= f.records[i].record.ids[0] == b[0] ? 1000 : 2000;
+    int64_t before = f.records[1].record.used_unix;
+    s = fake_open(&f, &c);
+    check_from_disk(&f, s, a, 2 * N);
+    assert_int_equal(f.n_touches, 1);
+    assert_int_equal(f.records[0].record.used_unix, before);
+    assert_true(f.records[1].record.used_unix >= before + 2000);
+    assert_int_equal(look_up(s, NULL, a, 2 * N).tokens_device, 2 * N);
+    assert_int_equal(f.n_touches, 1);
+    cs_close(s, 0);
+    s = fake_open(&f, &c);
+    for (uint32_t k = 3; k <= 4; k++) {
+        make_ids(other, N + 1, 0, k);
+        store_durably(&f, s, other, N);
+    }
+    assert_false(fake_holds(&f, b));
+    assert_true(fake_holds(&f, a) && fake_holds(&f, a + N) && fake_holds(&f, other));
+    cs_close(s, 0);
+    fake_free(&f);
+}
+
 static void a_disk_full_of_writes_under_way_is_waited_for(void **state)
 {
     (void)state;
@@ -198,6 +235,7 @@ int main(void)
         cmocka_unit_test(pages_being_written_stay_and_are_bounded),
         cmocka_unit_test(the_disk_budget_evicts_leaves_first_and_is_never_exceeded),
         cmocka_unit_test(times_of_use_from_the_future_count_as_now),
+        cmocka_unit_test(a_use_is_persisted_at_the_end_of_its_path_and_decides_after_a_restart),
         cmocka_unit_test(a_disk_full_of_writes_under_way_is_waited_for),
         cmocka_unit_test(a_span_too_large_for_the_disk_is_dropped_and_counted),
         cmocka_unit_test(no_space_is_answered_by_evicting_and_one_more_try),

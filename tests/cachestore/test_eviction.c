@@ -331,6 +331,43 @@ static void the_arena_turns_from_pages_to_checkpoints_and_back(void **state)
     cs_close(s, 0);
 }
 
+/* When the checkpoint at this position was used last; 0: there is none. */
+static uint64_t checkpoint_used(struct cs_store *s, uint32_t position)
+{
+    uint64_t used = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (const struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
+            if (sp->kind == SPAN_CHECKPOINT && sp->first_position == position)
+                used = sp->last_used;
+    pthread_mutex_unlock(&s->lock);
+    return used;
+}
+
+static void a_hit_refreshes_the_checkpoint_it_resumes_from_and_no_other(void **state)
+{
+    (void)state;
+    static const uint32_t at[] = {16, 56, 96};
+    static const struct cs_boundary boundaries[] = {{21, CS_BOUNDARY_SYSTEM}, {60, CS_BOUNDARY_END}};
+    struct cs_config c = stateful_config(300);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[N];
+    make_ids(ids, N, N, 0);
+    assert_int_equal(run_turn(s, &c, 0, ids, 60, 100, boundaries, 2), 0);
+    for (size_t hit = 0; hit < 3; hit++) {
+        uint64_t before[3];
+        struct run r;
+        for (size_t i = 0; i < 3; i++)
+            before[i] = checkpoint_used(s, at[i]);
+        assert_int_equal(run_start(&r, s, &c, 0, ids, at[hit] + 5), at[hit]);
+        run_close(&r);
+        for (size_t i = 0; i < 3; i++)
+            assert_int_equal(checkpoint_used(s, at[i]) > before[i], i == hit);
+    }
+    check_balance(s);
+    cs_close(s, 0);
+}
+
 /* What was evicted from a span comes back as pages of a sequence that has its own copies of the others. */
 static void unused_pages_before_used_ones_make_room(void **state)
 {
@@ -379,6 +416,7 @@ int main(void)
         cmocka_unit_test(pages_that_nothing_resumes_are_no_pressure),
         cmocka_unit_test(the_arena_turns_from_pages_to_checkpoints_and_back),
         cmocka_unit_test(unused_pages_before_used_ones_make_room),
+        cmocka_unit_test(a_hit_refreshes_the_checkpoint_it_resumes_from_and_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,12 @@
 /* Sequences, publish and reuse on the device, without a disk. */
 #include "tests/cachestore/harness.h"
 
+#include "cachestore/store.h"
+
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <time.h>
 
 static void a_published_prefix_is_found_by_a_longer_prompt(void **state)
 {
@@ -350,6 +354,31 @@ static void notified(void *ctx)
     __atomic_add_fetch((int *)ctx, 1, __ATOMIC_SEQ_CST);
 }
 
+/* Memory is backed some way ahead of use, without anybody asking, and no further. */
+static void memory_is_backed_in_the_background_ahead_of_use(void **state)
+{
+    (void)state;
+    enum { AHEAD = 128 << 20, BEYOND = 16 << 20 };
+    static unsigned char resident[(AHEAD + BEYOND) / PAGE];
+    struct cs_config c = tiny_config((AHEAD + BEYOND) / PAGE);
+    struct cs_store *s = tiny_open(&c);
+    struct timespec now, start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    if (madvise(s->arena.base, PAGE, MADV_POPULATE_WRITE) != 0) { /* before Linux 5.14 */
+        cs_close(s, 0);
+        skip();
+    }
+    size_t n;
+    do {
+        assert_int_equal(mincore(s->arena.base, sizeof resident * PAGE, resident), 0);
+        for (n = 0; n < sizeof resident && resident[n] & 1; n++)
+            ;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (n < AHEAD / PAGE && now.tv_sec - start.tv_sec < 60);
+    assert_in_range(n, AHEAD / PAGE, AHEAD / PAGE + (4 << 20) / PAGE); /* up to an edge of a huge page */
+    cs_close(s, 0);
+}
+
 static void a_settled_sequence_notifies_once(void **state)
 {
     (void)state;
@@ -385,6 +414,7 @@ int main(void)
         cmocka_unit_test(the_index_forgets_the_oldest_within_its_budget),
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(a_settled_sequence_notifies_once),
+        cmocka_unit_test(memory_is_backed_in_the_background_ahead_of_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
