@@ -7,10 +7,10 @@
 #include <string.h>
 
 #define FIRST_BUCKETS  16
-#define FIRST_SLOTS    64                             /* of list_reserve */
-#define TABLE_SHARE    (4 * sizeof(struct account *)) /* of an account: both tables double */
+#define FIRST_SLOTS    64                                            /* of list_reserve */
+#define SLOT_BYTES     (sizeof(struct account *) + sizeof(uint32_t)) /* it, and its number when it is free */
+#define TABLE_SHARE    (2 * (SLOT_BYTES + sizeof(struct account *))) /* of an account: tables double */
 #define ALLOC_OVERHEAD 16
-#define NO_SLOT        UINT32_MAX
 
 static uint64_t limit_of(const struct cs_quota *q, enum rank_tier tier)
 {
@@ -22,10 +22,11 @@ static void set_limits(const struct accounts *as, struct account *a)
     for (int t = 0; t < RANK_TIERS; t++)
         a->limit[t] =
             quota_limit(limit_of(&a->own, (enum rank_tier)t), limit_of(&as->of_all, (enum rank_tier)t));
+    a->limit[USE_INDEX] = quota_share(a->limit, as->budget, RANK_TIERS, as->budget[USE_INDEX]);
 }
 
 /* Into the list of those over their limit, or out of it. */
-static void look_over(struct accounts *as, struct account *a, enum rank_tier t)
+static void look_over(struct accounts *as, struct account *a, unsigned t)
 {
     bool over = quota_excess(a->used[t], 0, a->limit[t]) > 0;
     if (over == a->over[t])
@@ -49,14 +50,13 @@ static void look_over(struct accounts *as, struct account *a, enum rank_tier t)
 
 int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host)
 {
-    *as = (struct accounts){.first_free = NO_SLOT,
-                            .of_all = *of_all,
+    *as = (struct accounts){.of_all = *of_all,
                             .tier_used = {[RANK_DEVICE] = true, [RANK_HOST] = host, [RANK_DISK] = true}};
     as->buckets = calloc(FIRST_BUCKETS, sizeof(struct account *));
     if (!as->buckets)
         return CS_ENOMEM;
     as->bucket_mask = FIRST_BUCKETS - 1;
-    as->bytes = (FIRST_BUCKETS + FIRST_SLOTS) * sizeof(struct account *);
+    as->bytes = FIRST_BUCKETS * sizeof(struct account *) + FIRST_SLOTS * SLOT_BYTES;
     return CS_OK;
 }
 
@@ -72,6 +72,7 @@ void accounts_close(struct accounts *as)
     for (uint32_t i = 0; i < as->n_slots; i++)
         account_free(as->slot[i]);
     free((void *)as->slot);
+    free(as->free_slot);
     free((void *)as->buckets);
     *as = (struct accounts){0};
 }
@@ -88,6 +89,15 @@ static uint64_t account_bytes(const struct accounts *as)
 uint64_t accounts_bytes_each(const struct accounts *as)
 {
     return account_bytes(as) + TABLE_SHARE;
+}
+
+void accounts_shares_changed(struct accounts *as)
+{
+    for (uint32_t i = 0; i < as->n_slots; i++)
+        if (as->slot[i]) {
+            set_limits(as, as->slot[i]);
+            look_over(as, as->slot[i], USE_INDEX);
+        }
 }
 
 /* Keys of tenants may be of anybody's choice, but whoever may choose them could as well send prompts. */
@@ -129,15 +139,14 @@ static void grow_buckets(struct accounts *as)
 
 static bool free_slot(struct accounts *as, uint32_t *slot)
 {
-    for (uint32_t i = as->first_free; i < as->n_slots; i++)
-        if (!as->slot[i]) {
-            *slot = i;
-            as->first_free = i + 1;
-            return true;
-        }
-    if (!list_reserve((void **)&as->slot, &as->slots_capacity, as->n_slots, sizeof(struct account *)))
+    if (as->n_free_slots > 0) {
+        *slot = as->free_slot[--as->n_free_slots];
+        return true;
+    }
+    /* With room for its number, so that giving it back cannot fail. */
+    if (!list_reserve((void **)&as->slot, &as->slots_capacity, as->n_slots, sizeof(struct account *)) ||
+        !list_reserve((void **)&as->free_slot, &as->free_slots_capacity, as->n_slots, sizeof(uint32_t)))
         return false;
-    as->first_free = NO_SLOT;
     *slot = as->n_slots++;
     as->slot[*slot] = NULL;
     return true;
@@ -181,15 +190,22 @@ static void count(struct accounts *as, struct account *a)
     bool counts = a->n_spans > 0 || has_own(a);
     if (counts && !a->counted) {
         as->bytes += account_bytes(as);
+        accounts_charge(as, a, USE_INDEX, account_bytes(as));
         if (++as->n_counted > as->n_counted_most) {
             as->n_counted_most = as->n_counted;
             as->bytes += TABLE_SHARE;
         }
     } else if (!counts && a->counted) {
         as->bytes -= account_bytes(as);
+        accounts_discharge(as, a, USE_INDEX, account_bytes(as));
         as->n_counted--;
     }
     a->counted = counts;
+}
+
+uint64_t accounts_bytes_with_last_span(const struct accounts *as, const struct account *a)
+{
+    return a->n_spans == 1 && !has_own(a) ? account_bytes(as) : 0;
 }
 
 void accounts_add_span(struct accounts *as, struct account *a)
@@ -209,16 +225,15 @@ void accounts_settle(struct accounts *as, struct account *a)
 {
     if (a->n_spans > 0 || a->n_sequences > 0 || has_own(a))
         return;
-    for (int t = 0; t < RANK_TIERS; t++)
-        if (a->used[t] > 0)
+    for (int use = 0; use < USES; use++)
+        if (a->used[use] > 0)
             return;
     struct account **at = &as->buckets[bucket_of(as, &a->id)];
     while (*at != a)
         at = &(*at)->hash_next;
     *at = a->hash_next;
     as->slot[a->slot] = NULL;
-    if (a->slot < as->first_free)
-        as->first_free = a->slot;
+    as->free_slot[as->n_free_slots++] = a->slot;
     as->n--;
     account_free(a);
 }
@@ -228,20 +243,20 @@ void accounts_set_quota(struct accounts *as, struct account *a, const struct cs_
     a->own = *own;
     count(as, a);
     set_limits(as, a);
-    for (int t = 0; t < RANK_TIERS; t++)
-        look_over(as, a, (enum rank_tier)t);
+    for (unsigned use = 0; use < USES; use++)
+        look_over(as, a, use);
 }
 
-void accounts_charge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes)
+void accounts_charge(struct accounts *as, struct account *a, unsigned use, uint64_t bytes)
 {
-    a->used[tier] += bytes;
-    look_over(as, a, tier);
+    a->used[use] += bytes;
+    look_over(as, a, use);
 }
 
-void accounts_discharge(struct accounts *as, struct account *a, enum rank_tier tier, uint64_t bytes)
+void accounts_discharge(struct accounts *as, struct account *a, unsigned use, uint64_t bytes)
 {
-    a->used[tier] -= bytes;
-    look_over(as, a, tier);
+    a->used[use] -= bytes;
+    look_over(as, a, use);
 }
 
 void accounts_describe(const struct account *a, struct cs_tenant_use *out)

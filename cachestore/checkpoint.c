@@ -278,7 +278,7 @@ static struct span *add_node(struct cs_sequence *q, const struct capture *captur
 {
     struct cs_store *s = q->s;
     struct span *c = NULL;
-    if (room_for_index_locked(s, index_checkpoint_bytes(&s->index, capture->n_blocks)))
+    if (room_for_index_locked(s, index_checkpoint_bytes(&s->index, capture->n_blocks), q->account))
         c = index_add_checkpoint_locked(&s->index, at, ordinal,
                                         q->path_keys[capture->position / s->page_tokens - 1],
                                         capture->n_blocks, capture->kind);

@@ -197,19 +197,29 @@ void host_pump_locked(struct cs_store *s)
 {
     struct cs_copies *batches[COPIES_AT_ONCE];
     size_t n = 0;
-    while (s->queued.first && !s->closing && n < COPIES_AT_ONCE) {
-        struct span *sp = s->queued.first;
+    uint32_t pass = ++s->passes;
+    struct span *passed = NULL, *sp;
+    unsigned n_passed = 0;
+    while (!s->closing && n < COPIES_AT_ONCE &&
+           (sp = writeback_next_locked(&s->queued, pass, &passed, &n_passed)) != NULL) {
         if (s->copying_bytes > 0 && s->copying_bytes + sp->n_pages * s->stride > s->copying_budget)
             break;
         bool within = room_within_host_quota_locked(s, sp, HOST_TURN_REST);
         if (!within || !room_for_host_locked(s, sp->n_pages, HOST_TURN_REST, sp->account)) {
             if (s->grace.first) { /* what waits for the disk has all of it: this is no time for a grace */
                 (void)writeback_end_grace_locked(s, UINT64_MAX);
+                passed = NULL; /* which has come by here */
+                pass = ++s->passes;
                 continue;
             }
+            /* What holds it ends with a call of this. Room of its own is a tenant's own matter. */
             if (s->n_copies > 0 || (within && (s->n_loads > 0 || s->writing_bytes > 0)) ||
-                sp->account->n_writing > 0 || s->trimming)
-                break; /* what holds it ends with a call of this */
+                sp->account->n_writing > 0 || s->trimming) {
+                if (within)
+                    break;
+                sp->account->passed_over = pass;
+                continue;
+            }
         }
         struct offload *o = within ? offload_begin(s, sp) : NULL;
         if (o) {

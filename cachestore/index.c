@@ -35,6 +35,29 @@ uint64_t index_checkpoint_bytes(const struct index *ix, uint32_t n_blocks)
     return bytes_of(ix, SPAN_CHECKPOINT, n_blocks);
 }
 
+uint64_t index_bytes_of(const struct index *ix, const struct span *sp)
+{
+    return bytes_of(ix, sp->kind, sp->n_pages);
+}
+
+void index_charge_locked(struct index *ix, struct account *a, uint64_t bytes)
+{
+    ix->bytes += bytes;
+    accounts_charge(&ix->accounts, a, USE_INDEX, bytes);
+}
+
+void index_discharge_locked(struct index *ix, struct account *a, uint64_t bytes)
+{
+    ix->bytes -= bytes;
+    accounts_discharge(&ix->accounts, a, USE_INDEX, bytes);
+}
+
+/* The disk tier's own memory of a record, which has its place in the budget from when the span is made. */
+static uint64_t bytes_of_record(const struct index *ix)
+{
+    return ix->over_disk ? TIER_DISK_RECORD_BYTES : 0;
+}
+
 static void pages_changed(struct index *ix, enum rank_tier tier, uint32_t payer, int n_pages)
 {
     struct account *a = ix->accounts.slot[payer];
@@ -172,6 +195,38 @@ static void heap_set(struct heap *heap, struct span *sp, bool candidate)
     }
 }
 
+/* Into its account's list, or out of it. By age as far as that is seen at either end: who comes has mostly
+ * just been used, or, behind the last child of its own, is older than all. */
+static void age_set(struct span *sp, bool candidate)
+{
+    struct account *a = sp->account;
+    bool listed = sp->older || sp->younger || a->oldest == sp;
+    if (listed && candidate && (!sp->younger || sp->last_used <= sp->younger->last_used))
+        return;
+    if (listed) {
+        *(sp->older ? &sp->older->younger : &a->oldest) = sp->younger;
+        *(sp->younger ? &sp->younger->older : &a->newest) = sp->older;
+        sp->older = sp->younger = NULL;
+    }
+    if (!candidate)
+        return;
+    if (a->oldest && sp->last_used < a->oldest->last_used) {
+        sp->younger = a->oldest;
+        a->oldest->older = sp;
+        a->oldest = sp;
+        return;
+    }
+    sp->older = a->newest;
+    *(a->newest ? &a->newest->younger : &a->oldest) = sp;
+    a->newest = sp;
+}
+
+static void forgettable_set(struct index *ix, struct span *sp, bool candidate)
+{
+    heap_set(&ix->heap, sp, candidate);
+    age_set(sp, candidate);
+}
+
 enum host_turn index_host_turn(const struct index *ix, const struct span *sp)
 {
     if (sp->kind == SPAN_OF_PAGES && ranks_page_is_dead(ix, sp, 0) && !index_waits(sp))
@@ -187,13 +242,15 @@ void index_requeue_locked(struct index *ix, struct span *sp)
     if (ix->loading)
         return;
     ranks_update_locked(ix, sp);
-    heap_set(&ix->heap, sp,
-             !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 && sp->n_live == 0 &&
-                 !sp->kept);
+    forgettable_set(ix, sp,
+                    !writing && sp->n_children == 0 && sp->pins == 0 && sp->n_loading == 0 &&
+                        sp->n_live == 0 && !sp->kept);
 }
 
-struct span *index_first_locked(const struct index *ix)
+struct span *index_first_locked(const struct index *ix, const struct account *of)
 {
+    if (of)
+        return of->oldest;
     return ix->heap.n ? ix->heap.items[0] : NULL;
 }
 
@@ -257,7 +314,8 @@ static void add_locked(struct index *ix, struct span *sp, const struct span *lik
         index_requeue_locked(ix, parent);
     }
     ix->n_spans++;
-    ix->bytes += bytes_of(ix, sp->kind, sp->n_pages);
+    index_charge_locked(ix, sp->account, bytes_of(ix, sp->kind, sp->n_pages));
+    accounts_charge(&ix->accounts, sp->account, USE_INDEX, bytes_of_record(ix));
 }
 
 struct span *index_span_new(struct index *ix, uint32_t n_pages)
@@ -345,7 +403,7 @@ void index_remove_locked(struct index *ix, struct span *sp)
     gone->key = sp->key;
     gone->why = sp->lost;
 
-    heap_set(&ix->heap, sp, false);
+    forgettable_set(ix, sp, false);
     ranks_remove_locked(ix, sp);
     struct span **at = &ix->buckets[sp->key.lo & ix->bucket_mask];
     while (*at != sp)
@@ -370,7 +428,8 @@ void index_remove_locked(struct index *ix, struct span *sp)
     }
     ix->n_spans--;
     ix->n_doomed -= sp->doomed;
-    ix->bytes -= bytes_of(ix, sp->kind, sp->n_pages);
+    index_discharge_locked(ix, sp->account, bytes_of(ix, sp->kind, sp->n_pages));
+    accounts_discharge(&ix->accounts, sp->account, USE_INDEX, bytes_of_record(ix));
     accounts_remove_span(&ix->accounts, sp->account);
     slots_give(&ix->slots, sp, sp->block_bytes);
 }

@@ -17,9 +17,9 @@
  *
  * Invariants: ids and parent prove a span, its key only finds it. The tree has no span whose parent is
  * absent. bytes counts spans, their ids and page tables, notes (added by notes.c), buckets and the memory of
- * what is gone. Each span is in a heap, or ranked, exactly when it is a candidate there (see
- * index_requeue_locked). Each page of the arenas, and each
- * record on disk or on its way there, is charged to one account.
+ * what is gone. Each span is in the heap and in its account's list, or ranked, exactly when it is a candidate
+ * there (see index_requeue_locked). Each page of the arenas, each record on disk or on its way there, and
+ * each span with its notes is charged to one account.
  *
  * Threads: everything is called with the store's lock held.
  */
@@ -93,6 +93,7 @@ struct span {
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */
     uint8_t write_retries; /* after TIER_ENOSPC */
+    uint32_t refused_pass; /* the last one of writeback.c in which it was refused */
     uint64_t last_used;    /* microseconds of wall clock, made strictly increasing */
     int64_t created_unix, touched_unix;
     struct record_id id;
@@ -102,7 +103,9 @@ struct span {
     uint64_t write_due_ns; /* end of the grace */
     struct load *loads;
     struct note_batch *batches;
-    uint32_t heap_slot; /* in the heap of the index: 1 + position, 0: not there */
+    uint32_t heap_slot;           /* in the heap of the index: 1 + position, 0: not there */
+    struct span *older, *younger; /* of its account, where it is in the heap */
+    struct span *aside_next;      /* while the lock is held (enough.c) */
     struct rank rank[RANK_TIERS];
     uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
@@ -178,6 +181,11 @@ void index_doom_locked(struct index *ix, struct span *checkpoint);
 /* The tenant's account, which stays while what asked for it is counted there. NULL: no memory. */
 struct account *index_account_locked(struct index *ix, const struct cs_tenant *tenant);
 void index_account_settle_locked(struct index *ix, struct account *a);
+/* Bytes of the account's spans, or of their notes. */
+void index_charge_locked(struct index *ix, struct account *a, uint64_t bytes);
+void index_discharge_locked(struct index *ix, struct account *a, uint64_t bytes);
+/* What the budget counts for the span, notes aside. */
+uint64_t index_bytes_of(const struct index *ix, const struct span *sp);
 /* Memory of the index, accounts included. */
 static inline uint64_t index_memory(const struct index *ix)
 {
@@ -279,7 +287,7 @@ enum host_turn index_host_turn(const struct index *ix, const struct span *sp);
 /* Puts the span into the heap and the ranks where it is a candidate now, at its place, and out of the others.
  */
 void index_requeue_locked(struct index *ix, struct span *sp);
-/* Who is to be forgotten next; NULL: nobody can be. */
-struct span *index_first_locked(const struct index *ix);
+/* Who is to be forgotten next, of an account's (about the oldest) or (NULL) of all; NULL: nobody can be. */
+struct span *index_first_locked(const struct index *ix, const struct account *of);
 
 #endif

@@ -75,7 +75,8 @@ void index_truncate_locked(struct index *ix, struct span *sp, uint32_t n_pages)
         if (sp->host[i] != ARENA_NO_PAGE)
             index_detach_host_locked(ix, sp, i, CS_GONE_CUT);
     /* The block keeps its size; the budget counts what the entry would cost now, as when it is freed. */
-    ix->bytes -= index_span_bytes(ix, sp->n_pages) - index_span_bytes(ix, n_pages);
+    index_discharge_locked(ix, sp->account,
+                           index_span_bytes(ix, sp->n_pages) - index_span_bytes(ix, n_pages));
     sp->n_pages = n_pages;
 }
 

@@ -398,8 +398,8 @@ int loader_finish_locked(struct loader *l)
     if (rc != CS_OK)
         goto out;
     s->index.loading = false;
-    for (size_t i = 0; i < l->n_rows; i++) {
-        struct span *sp = l->rows[order[i].row].span;
+    for (size_t i = l->n_rows; i-- > 0;) { /* they came from new to old */
+        struct span *sp = l->rows[i].span;
         if (sp)
             index_requeue_locked(&s->index, sp);
     }
@@ -407,7 +407,7 @@ int loader_finish_locked(struct loader *l)
     if (rc != CS_OK)
         goto out;
     /* Budgets may be smaller than they were. */
-    room_for_index_locked(s, 0);
+    room_for_index_locked(s, 0, NULL);
     room_for_disk_locked(s, 0);
     while (room_trim_some_locked(s))
         ;

@@ -189,20 +189,24 @@ void load_leave_locked(struct load_wait *w)
 }
 
 /* Needs the lock. Room for n pages on the device, and on the host where they come by way of it; returns for
- * how many there is. */
-static uint32_t room_for_load_locked(struct cs_store *s, struct account *account, uint32_t n, bool by_host)
+ * how many there is, or (all) n or fewer than that. */
+static uint32_t room_for_load_locked(struct cs_store *s, struct account *account, uint32_t n, bool by_host,
+                                     bool all)
 {
     if (room_for_pages_locked(s, n, account) != CS_OK && n > s->arena.n_free)
         n = s->arena.n_free;
-    if (by_host && !room_for_host_locked(s, n, HOST_TURN_WAITING, account) && n > s->host.n_free)
-        n = s->host.n_free;
+    if (by_host && !room_for_host_locked(s, n, HOST_TURN_WAITING, account)) {
+        uint64_t most = s->host.n_free + enough_on_host_locked(s, NULL, n, HOST_TURN_WAITING);
+        n = most < n && !all && room_for_host_locked(s, most, HOST_TURN_WAITING, account) ? (uint32_t)most
+                                                                                          : 0;
+    }
     return n;
 }
 
 struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t *n, bool all)
 {
     bool by_host = s->index.host != NULL, from_host = load_is_from_host(sp, first);
-    uint32_t room = room_for_load_locked(s, sp->account, *n, by_host && !from_host);
+    uint32_t room = room_for_load_locked(s, sp->account, *n, by_host && !from_host, all);
     if (room < *n && all)
         return NULL;
     *n = room;

@@ -45,6 +45,17 @@ uint64_t notes_bytes(const struct cs_note *notes, size_t n_notes)
     return sum;
 }
 
+uint64_t notes_bytes_of(const struct span *owner)
+{
+    uint64_t sum = 0;
+    for (const struct note_batch *b = owner->batches; b; b = b->next) {
+        sum += batch_bytes();
+        for (const struct note *note = b->notes; note; note = note->batch_next)
+            sum += note_bytes(note->blob->len);
+    }
+    return sum;
+}
+
 void note_blob_unref(struct note_blob *b)
 {
     if (atomic_fetch_sub_explicit(&b->refs, 1, memory_order_acq_rel) == 1)
@@ -93,7 +104,7 @@ static void note_remove(struct notes *n, struct index *ix, struct note *note)
         at = &(*at)->batch_next;
     *at = note->batch_next;
     note->batch->n_notes--;
-    ix->bytes -= note_bytes(note->blob->len);
+    index_discharge_locked(ix, note->batch->owner->account, note_bytes(note->blob->len));
     n->n_notes--;
     note_blob_unref(note->blob);
     free(note);
@@ -110,7 +121,7 @@ static void batch_remove(struct index *ix, const struct tier_vtable *tier, struc
         b->owner->batches = b->next;
     if (b->next)
         b->next->previous = b->previous;
-    ix->bytes -= batch_bytes();
+    index_discharge_locked(ix, b->owner->account, batch_bytes());
     free(b);
 }
 
@@ -149,7 +160,7 @@ struct note_batch *notes_add_locked(struct notes *n, struct index *ix, const str
     if (batch->next)
         batch->next->previous = batch;
     owner->batches = batch;
-    ix->bytes += batch_bytes();
+    index_charge_locked(ix, owner->account, batch_bytes());
 
     for (size_t i = 0; i < n_notes; i++) {
         struct note *old = find(n, notes[i].key);
@@ -172,7 +183,7 @@ struct note_batch *notes_add_locked(struct notes *n, struct index *ix, const str
         note->hash_next = *bucket;
         *bucket = note;
         n->n_notes++;
-        ix->bytes += note_bytes(note->blob->len);
+        index_charge_locked(ix, owner->account, note_bytes(note->blob->len));
     }
     if (batch->n_notes == 0) {
         batch_remove(ix, tier, disk, batch);

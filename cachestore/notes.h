@@ -43,6 +43,8 @@ struct notes {
 int notes_open(struct notes *n, uint64_t index_budget);
 void notes_close(struct notes *n);
 uint64_t notes_bytes(const struct cs_note *notes, size_t n_notes);
+/* Of all that the span owns. */
+uint64_t notes_bytes_of(const struct span *owner);
 
 /* Adds a batch to the owner, replacing what has the same keys. order: 0 takes the next (newest) one; rows
  * read back give the one they were written with, and lose against newer ones. Batches that became empty are

@@ -49,7 +49,7 @@ static void split(struct cs_store *s, struct span *sp, uint32_t n_pages)
 {
     index_pin_locked(&s->index, sp); /* making room must not forget it */
     struct span *tail = NULL;
-    if (room_for_index_locked(s, index_span_bytes(&s->index, sp->n_pages - n_pages)))
+    if (room_for_index_locked(s, index_span_bytes(&s->index, sp->n_pages - n_pages), sp->account))
         tail = index_split_locked(&s->index, sp, n_pages);
     for (struct cs_sequence *q = tail ? sp->placed : NULL, *next; q; q = next) {
         next = q->placed_next;
@@ -148,7 +148,8 @@ static void add_notes(struct cs_sequence *q, const struct cs_note *notes, size_t
 {
     struct cs_store *s = q->s;
     struct span *owner = q->place;
-    if (!owner || !index_holds_bytes(owner) || !room_for_index_locked(s, notes_bytes(notes, n_notes)) ||
+    if (!owner || !index_holds_bytes(owner) ||
+        !room_for_index_locked(s, notes_bytes(notes, n_notes), q->account) ||
         !notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, notes, n_notes, 0)) {
         s->totals.dropped_index_full++;
         return;

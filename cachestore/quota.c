@@ -25,13 +25,26 @@ void quota_leave(struct cs_store *s, struct account *account)
     pthread_mutex_unlock(&s->lock);
 }
 
+void quota_shares_set_locked(struct cs_store *s)
+{
+    struct accounts *as = &s->index.accounts;
+    uint64_t tables = as->budget[USE_INDEX] > 0 ? 0 : index_memory(&s->index); /* nothing is stored yet */
+    as->budget[RANK_DEVICE] = s->arena.n_pages * s->stride;
+    as->budget[RANK_HOST] = s->host.n_pages * s->stride;
+    as->budget[RANK_DISK] = s->disk_budget;
+    if (tables > 0)
+        as->budget[USE_INDEX] = s->index.budget - tables;
+    accounts_shares_changed(as);
+}
+
 /* Limits of its own make an account part of the index's memory, once. */
 static bool room_for_limits_locked(struct cs_store *s, const struct cs_tenant *tenant,
                                    const struct cs_quota *quota)
 {
     const struct account *a = accounts_find(&s->index.accounts, tenant);
     bool none = quota->device_bytes == 0 && quota->host_bytes == 0 && quota->disk_bytes == 0;
-    return none || (a && a->counted) || room_for_index_locked(s, accounts_bytes_each(&s->index.accounts));
+    return none || (a && a->counted) ||
+           room_for_index_locked(s, accounts_bytes_each(&s->index.accounts), NULL);
 }
 
 int cs_quota_set(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota)

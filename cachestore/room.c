@@ -5,8 +5,14 @@
  * use, pinned spans and what is being written are never candidates. A checkpoint is one even while sequences
  * use its blocks, which they keep then, but goes from the device when nothing else is left.
  *
+ * Nothing leaves for what does not fit in the end: where something has to, it is asked first whether enough
+ * can (enough.c). But what is over a budget or quota already goes, as far as it can. On the device all that
+ * is free or unused counts as enough: what is being written there can be had soon, and who asked waits for
+ * that.
+ *
  * Quotas. Who would have more than its quota makes room among its own records first; who has more, because it
- * is in use or waits for the disk, is first to lose what it can when anybody needs room.
+ * is in use or waits for the disk, is first to lose what it can when anybody needs room. So it is in the
+ * index, where a tenant's share is that of its limits (accounts.h).
  */
 #include "cachestore/policy/quota.h"
 #include "cachestore/store.h"
@@ -295,19 +301,39 @@ static bool has_its_turn(const struct cs_store *s, const struct span *sp, enum h
     return sp && index_host_turn(&s->index, sp) <= last;
 }
 
-/* At most `most` records of the account leave the host until it could have `more` bytes there. False: it
- * cannot. */
-static bool keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
-                            uint64_t most)
+struct span *room_host_victim_locked(struct cs_store *s, const struct account *of, enum host_turn last)
+{
+    struct span *victim = of ? NULL : victim_of_all(s, RANK_HOST);
+    if (!has_its_turn(s, victim, last))
+        victim = ranks_victim_locked(&s->index, RANK_HOST, of);
+    return has_its_turn(s, victim, last) ? victim : NULL;
+}
+
+/* At most *most records of the account leave the host until it could have `more` bytes there. False: some of
+ * it is left. */
+static bool drain_host(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
+                       uint64_t *most)
 {
     while (quota_excess(a->used[RANK_HOST], more, a->limit[RANK_HOST]) > 0) {
-        struct span *sp = most-- > 0 ? ranks_victim_locked(&s->index, RANK_HOST, a) : NULL;
-        if (!has_its_turn(s, sp, last))
+        struct span *sp = *most > 0 ? room_host_victim_locked(s, a, last) : NULL;
+        if (!sp)
             return false;
+        --*most;
         count_quota_eviction(s, a);
         evict_from_host(s, sp, CS_GONE_QUOTA);
     }
     return true;
+}
+
+/* What is over the quota goes; and for `more` bytes what else has to, if it is enough. False: it is not. */
+static bool keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
+                            uint64_t most)
+{
+    if (!drain_host(s, a, 0, last, &most))
+        return false;
+    uint64_t excess = quota_excess(a->used[RANK_HOST], more, a->limit[RANK_HOST]),
+             blocks = (excess + s->stride - 1) / s->stride;
+    return enough_on_host_locked(s, a, blocks, last) >= blocks && drain_host(s, a, more, last, &most);
 }
 
 bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last)
@@ -322,12 +348,13 @@ bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, en
 
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account)
 {
+    uint64_t missing = s->host.n_free < n ? n - s->host.n_free : 0;
+    if (enough_on_host_locked(s, NULL, missing, last) < missing)
+        return false;
     (void)keep_host_quota(s, account, n * s->stride, last, most_for_quota(s, n));
     while (s->host.n_free < n) {
-        struct span *victim = victim_of_all(s, RANK_HOST);
-        if (!has_its_turn(s, victim, last))
-            victim = ranks_victim_locked(&s->index, RANK_HOST, NULL);
-        if (!has_its_turn(s, victim, last))
+        struct span *victim = room_host_victim_locked(s, NULL, last);
+        if (!victim)
             return false;
         evict_from_host(s, victim, CS_GONE_EVICTED);
     }
@@ -339,7 +366,7 @@ bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct accou
     for (;;) {
         bool counted = account->counted;
         uint64_t more = counted ? 0 : accounts_bytes_each(&s->index.accounts);
-        if (!room_for_index_locked(s, bytes + more))
+        if (!room_for_index_locked(s, bytes + more, account))
             return false;
         if (account->counted == counted) /* making room may have taken its last span */
             return true;
@@ -397,22 +424,65 @@ static uint64_t tier_memory_to_come(const struct cs_store *s)
     return s->disk ? n * TIER_DISK_RECORD_BYTES : 0;
 }
 
-bool room_for_index_locked(struct cs_store *s, uint64_t bytes)
+struct span *room_index_victim_locked(const struct cs_store *s, const struct account *of)
 {
-    struct index *ix = &s->index;
-    /* The tier's own table counts too. It shrinks a little after its records are deleted, so what that will
-     * free is taken off here, or impatience would forget too much. */
-    uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
-    while (index_memory(ix) + tier + tier_memory_to_come(s) + bytes > ix->budget ||
-           ix->n_spans >= ix->heap_capacity) {
-        struct span *victim = index_first_locked(ix);
+    const struct account *a = of ? NULL : s->index.accounts.over[USE_INDEX];
+    for (; a; a = a->over_next[USE_INDEX])
+        if (a->oldest)
+            return a->oldest;
+    return index_first_locked(&s->index, of);
+}
+
+uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp)
+{
+    uint64_t tier = sp->disk == SPAN_DISK_DURABLE ? TIER_DISK_RECORD_FREES : TIER_DISK_RECORD_BYTES;
+    return index_bytes_of(&s->index, sp) + notes_bytes_of(sp) + (s->disk ? tier : 0) +
+           accounts_bytes_with_last_span(&s->index.accounts, sp->account);
+}
+
+/* By how much the index would be over its budget with `more` bytes. tier: what the disk tier's table takes,
+ * which counts too. */
+static uint64_t index_excess(const struct cs_store *s, uint64_t tier, uint64_t more)
+{
+    const struct index *ix = &s->index;
+    uint64_t all = index_memory(ix) + tier + tier_memory_to_come(s),
+             excess = quota_excess(all, more, ix->budget);
+    return excess == 0 && ix->n_spans >= ix->heap_capacity ? 1 : excess;
+}
+
+/* Forgets until there are `more` bytes in the index: those of the account first, as long as it would have
+ * more than its share. *tier shrinks a little after its records are deleted, so what that will free is taken
+ * off here, or impatience would forget too much. False: nobody is left who can go. */
+static bool forget_some(struct cs_store *s, uint64_t more, const struct account *a, uint64_t *tier)
+{
+    while (index_excess(s, *tier, more) > 0) {
+        bool own = a && quota_excess(a->used[USE_INDEX], more, a->limit[USE_INDEX]) > 0;
+        struct span *victim = room_index_victim_locked(s, own ? a : NULL);
         if (!victim)
             return false;
+        if (own)
+            count_quota_eviction(s, victim->account);
         if (victim->disk == SPAN_DISK_DURABLE)
-            tier -= tier < TIER_DISK_RECORD_FREES ? tier : TIER_DISK_RECORD_FREES;
+            *tier -= *tier < TIER_DISK_RECORD_FREES ? *tier : TIER_DISK_RECORD_FREES;
         forget(s, victim);
     }
     return true;
+}
+
+bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account)
+{
+    uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
+    if (!forget_some(s, 0, NULL, &tier))
+        return false;
+    uint64_t excess = index_excess(s, tier, bytes), own = 0;
+    if (excess > 0 && account)
+        own = quota_excess(account->used[USE_INDEX], bytes, account->limit[USE_INDEX]);
+    if (own > excess)
+        own = excess;
+    if ((own > 0 && !enough_in_index_locked(s, account, own)) ||
+        (excess > own && !enough_in_index_locked(s, NULL, excess)))
+        return false;
+    return forget_some(s, bytes, account, &tier);
 }
 
 static uint64_t evict_from_disk(struct cs_store *s, struct span *sp, enum cs_gone why)
@@ -425,18 +495,27 @@ static uint64_t evict_from_disk(struct cs_store *s, struct span *sp, enum cs_gon
     return bytes;
 }
 
-/* At most `most` records of the account leave the disk until it could have `more` bytes there. False: it
- * cannot. */
-static bool keep_disk_quota(struct cs_store *s, struct account *a, uint64_t more, uint64_t most)
+/* At most *most records of the account leave the disk until it could have `more` bytes there. False: some of
+ * it is left. */
+static bool drain_disk(struct cs_store *s, struct account *a, uint64_t more, uint64_t *most)
 {
     while (quota_excess(a->used[RANK_DISK], more, a->limit[RANK_DISK]) > 0) {
-        struct span *sp = most-- > 0 ? ranks_victim_locked(&s->index, RANK_DISK, a) : NULL;
+        struct span *sp = *most > 0 ? ranks_victim_locked(&s->index, RANK_DISK, a) : NULL;
         if (!sp)
             return false;
+        --*most;
         count_quota_eviction(s, a);
         (void)evict_from_disk(s, sp, CS_GONE_QUOTA);
     }
     return true;
+}
+
+/* What is over the quota goes; and for `more` bytes what else has to, if it is enough. False: it is not. */
+static bool keep_disk_quota(struct cs_store *s, struct account *a, uint64_t more, uint64_t most)
+{
+    return drain_disk(s, a, 0, &most) &&
+           enough_on_disk_locked(s, a, quota_excess(a->used[RANK_DISK], more, a->limit[RANK_DISK])) &&
+           drain_disk(s, a, more, &most);
 }
 
 bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes)
@@ -445,22 +524,34 @@ bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, ui
            keep_disk_quota(s, sp->account, bytes, most_for_quota(s, 1));
 }
 
+/* Bytes that it had; 0: there is none to evict. */
+static uint64_t evict_one_from_disk(struct cs_store *s)
+{
+    struct span *victim = victim_of_all(s, RANK_DISK);
+    return victim ? evict_from_disk(s, victim, CS_GONE_EVICTED) : 0;
+}
+
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
 {
-    uint64_t freed = 0;
-    while (freed < bytes) {
-        struct span *victim = victim_of_all(s, RANK_DISK);
-        if (!victim)
+    if (!enough_on_disk_locked(s, NULL, bytes))
+        return false;
+    for (uint64_t freed = 0, more; freed < bytes; freed += more)
+        if ((more = evict_one_from_disk(s)) == 0)
             return false;
-        freed += evict_from_disk(s, victim, CS_GONE_EVICTED);
-    }
     return true;
 }
 
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
 {
+    /* What is over a budget that has become smaller goes, whether it is enough or not. */
+    while (s->tier->free_bytes(s->disk) < 0)
+        if (evict_one_from_disk(s) == 0)
+            return false;
+    int64_t missing = (int64_t)bytes - s->tier->free_bytes(s->disk);
+    if (missing > 0 && !enough_on_disk_locked(s, NULL, (uint64_t)missing))
+        return false;
     while (s->tier->free_bytes(s->disk) < (int64_t)bytes)
-        if (!room_evict_disk_locked(s, 1))
+        if (evict_one_from_disk(s) == 0)
             return false;
     return true;
 }

@@ -292,8 +292,9 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         s->disk = disk;
         s->disk_budget = c->disk_bytes;
         s->index.over_disk = true;
+        quota_shares_set_locked(s);
         rc = loader_finish_locked(loader);
-        bool fits = rc != CS_OK || room_for_index_locked(s, 0);
+        bool fits = rc != CS_OK || room_for_index_locked(s, 0, NULL);
         uint32_t n_accounts = s->index.accounts.n;
         pthread_mutex_unlock(&s->lock);
         if (!fits)
@@ -389,6 +390,8 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
     s->index.bytes += (s->notes.bucket_mask + 1) * sizeof(void *);
     if (rc == CS_OK && index_memory(&s->index) > index_bytes)
         rc = CS_EINVAL;
+    if (rc == CS_OK)
+        quota_shares_set_locked(s);
     if (rc == CS_OK && getrandom(s->secret, sizeof s->secret, 0) != sizeof s->secret)
         rc = CS_EIO;
     if (rc == CS_EINVAL)

@@ -13,6 +13,7 @@
  *   writeback.c  spans on their way to lower tiers
  *   host.c       the host tier, between a device that is not host memory and the disk
  *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
+ *   enough.c     whether enough can leave, before anything does
  *   quota.c      limits of tenants: set, told, enforced in the background
  *   control.c    the socket for who looks after it; control_serve.c: what is asked there
  *   index.c index_tiers.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
@@ -84,6 +85,7 @@ struct cs_store {
     /* Write-behind: spans waiting, oldest first, and what is being written. */
     struct waiting backlog, grace;
     bool under_pressure;    /* the grace shall end now */
+    uint32_t passes;        /* over backlog or queue, so far */
     uint64_t writing_bytes; /* with the tier: their pages, or blocks on the host, are pinned */
     struct admission admission;
 
@@ -237,19 +239,27 @@ void loader_free(struct loader *l);
 /* Makes n arena pages free for a sequence of the account's tenant, evicting as needed: what is its own first,
  * where it would have more than its quota. CS_OK or CS_EFULL. */
 int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *account);
-/* Makes room for bytes in the index, forgetting the oldest leaves. False: everything is in use. */
-bool room_for_index_locked(struct cs_store *s, uint64_t bytes);
+/* Makes room for bytes in the index, forgetting leaves: of the account first, where it would have more than
+ * its share, then of others who do, then the oldest of all. account NULL: they are nobody's. False: it
+ * cannot, because everything is in use, or all of its own is. */
+bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
 /* The same for a span of this account, which may be its first. */
 bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
 /* Deletes the least worthy leaves from disk until `bytes` are free, or that many more than before; first of
- * who has more than its quota. False: nothing is left to delete. */
+ * who has more than its quota. False: so much cannot be deleted, and nothing is. */
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes);
 bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
 /* Makes n blocks of the host free, evicting as needed, whose turn is not after `last`. False: there are not
- * so many. */
+ * so many, and nothing leaves. */
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account);
+/* Who leaves the host next, of the account or (NULL) of all, its turn not after `last`. NULL: nobody. */
+struct span *room_host_victim_locked(struct cs_store *s, const struct account *of, enum host_turn last);
+/* Who is forgotten next, of the account or (NULL) of all, and what the index gets back by it. */
+struct span *room_index_victim_locked(const struct cs_store *s, const struct account *of);
+uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp);
 /* Evicts records of the span's tenant until its own would be within the quota: a record of `bytes` on disk,
- * or its blocks on the host. False: it cannot, or (cs_store.trimming) not yet. */
+ * or its blocks on the host. False: it cannot, and nothing leaves but what is over the quota already; or
+ * (cs_store.trimming) not yet. */
 bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes);
 bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last);
 void room_count_quota_drop_locked(struct cs_store *s, struct account *account);
@@ -283,10 +293,20 @@ bool room_purge_locked(struct cs_store *s, struct span *sp);
 /* Drops references of arena pages and queues their owners. */
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
 
+/* enough.c: nothing has changed when they return. */
+/* Records that could leave the disk, of the account or (NULL) of all, have `bytes` together. */
+bool enough_on_disk_locked(struct cs_store *s, const struct account *of, uint64_t bytes);
+/* Blocks that could leave the host, whose turn is not after `last`, as far as n are found. */
+uint64_t enough_on_host_locked(struct cs_store *s, const struct account *of, uint64_t n, enum host_turn last);
+/* Spans that could be forgotten give `bytes` back. */
+bool enough_in_index_locked(struct cs_store *s, const struct account *of, uint64_t bytes);
+
 /* quota.c */
 /* The account of a sequence's tenant, which has one sequence more. NULL: no memory. Takes the lock. */
 struct account *quota_enter(struct cs_store *s, const struct cs_tenant *tenant);
 void quota_leave(struct cs_store *s, struct account *account);
+/* What each tenant's limits are of the index. Call while the store opens, when a tier is there. */
+void quota_shares_set_locked(struct cs_store *s);
 
 /* writeback.c */
 /* The span waits for its next way down, if there is one and it is whole. */
@@ -298,6 +318,10 @@ void writeback_go_on_locked(struct cs_store *s, struct span *sp);
  * of a damaged record, whose write has failed. */
 void writeback_lead_locked(struct cs_store *s, struct span *sp);
 void writeback_cancel_locked(struct cs_store *s, struct span *sp);
+/* Of a pass over a list: the next one behind those that are passed over, because their tenant waits for room
+ * of its own. *passed: the last one of them; NULL: none yet. NULL: that was all, or it has seen enough. */
+struct span *writeback_next_locked(const struct waiting *list, uint32_t pass, struct span **passed,
+                                   unsigned *n_passed);
 /* Out of its list; its state is the caller's to change. */
 void writeback_unlist_locked(struct cs_store *s, struct span *sp);
 /* Checkpoints whose grace has ended by now_ns join the backlog. When the next one's ends; 0: none waits. */

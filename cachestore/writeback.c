@@ -14,6 +14,7 @@
 #include <time.h>
 
 #define MAX_WRITE_RETRIES 2
+#define PASSED_OVER_MOST  256 /* in one hold of the lock */
 
 struct span_write {
     struct tier_write write;
@@ -40,13 +41,13 @@ static struct waiting *list_of(struct cs_store *s, const struct span *sp)
     return sp->disk == SPAN_DISK_QUEUED ? &s->queued : sp->disk == SPAN_DISK_GRACE ? &s->grace : &s->backlog;
 }
 
-/* The span's state says which list. */
-static void list_insert(struct cs_store *s, struct span *sp, bool front)
+/* The span's state says which list. before: NULL for the end. */
+static void list_insert(struct cs_store *s, struct span *sp, struct span *before)
 {
     struct waiting *list = list_of(s, sp);
     list->bytes += span_payload_bytes(s, sp);
-    sp->backlog_previous = front ? NULL : list->last;
-    sp->backlog_next = front ? list->first : NULL;
+    sp->backlog_previous = before ? before->backlog_previous : list->last;
+    sp->backlog_next = before;
     if (sp->backlog_previous)
         sp->backlog_previous->backlog_next = sp;
     else
@@ -72,17 +73,29 @@ void writeback_unlist_locked(struct cs_store *s, struct span *sp)
     list->bytes -= span_payload_bytes(s, sp);
 }
 
-static void backlog_insert(struct cs_store *s, struct span *sp, bool front)
+static void backlog_insert(struct cs_store *s, struct span *sp, struct span *before)
 {
     index_set_disk_locked(&s->index, sp, SPAN_DISK_BACKLOG);
-    list_insert(s, sp, front);
+    list_insert(s, sp, before);
+}
+
+struct span *writeback_next_locked(const struct waiting *list, uint32_t pass, struct span **passed,
+                                   unsigned *n_passed)
+{
+    struct span *sp = *passed ? (*passed)->backlog_next : list->first;
+    while (sp && sp->account->passed_over == pass && *n_passed < PASSED_OVER_MOST) {
+        *passed = sp;
+        ++*n_passed;
+        sp = sp->backlog_next;
+    }
+    return sp && sp->account->passed_over == pass ? NULL : sp;
 }
 
 static void grace_insert(struct cs_store *s, struct span *sp)
 {
     sp->write_due_ns = store_now_ns() + s->checkpoint_grace_ns;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_GRACE);
-    list_insert(s, sp, false);
+    list_insert(s, sp, NULL);
     if (s->grace.first == sp)
         pthread_cond_signal(&s->keeper_wake);
 }
@@ -108,7 +121,7 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
         if (!index_is_whole(sp) || sp->n_pages > s->host.n_pages || s->closing)
             return;
         index_set_disk_locked(&s->index, sp, SPAN_DISK_QUEUED);
-        list_insert(s, sp, front);
+        list_insert(s, sp, front ? s->queued.first : NULL);
         return;
     }
     if (!s->disk || !can_be_written(s, sp) || !admission_long_enough(&s->admission, path_tokens(s, sp)))
@@ -118,7 +131,7 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
     if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
         grace_insert(s, sp);
     else
-        backlog_insert(s, sp, front);
+        backlog_insert(s, sp, front ? s->backlog.first : NULL);
 }
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
@@ -153,7 +166,7 @@ uint64_t writeback_end_grace_locked(struct cs_store *s, uint64_t now_ns)
     while (s->grace.first && s->grace.first->write_due_ns <= now_ns) {
         struct span *sp = s->grace.first;
         writeback_unlist_locked(s, sp);
-        backlog_insert(s, sp, false);
+        backlog_insert(s, sp, NULL);
         any = true;
     }
     if (any)
@@ -193,8 +206,7 @@ static void span_written(struct cs_store *s, struct span *sp)
         writeback_enqueue_locked(s, c);
 }
 
-/* refused: a parent that was refused must not come back with each of its children. */
-static void pump(struct cs_store *s, bool refused);
+static void pump(struct cs_store *s);
 
 /* On the tier's thread, without the lock. */
 static bool block_is_right(void *ctx, uint32_t page)
@@ -212,7 +224,6 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
     struct span_write *sw = ctx;
     struct cs_store *s = sw->s;
     struct span *sp = sw->span;
-    bool refused = false;
     (void)w;
     pthread_mutex_lock(&s->lock);
     s->writing_bytes -= span_payload_bytes(s, sp);
@@ -225,15 +236,15 @@ static void span_durable(void *ctx, struct tier_write *w, enum tier_result resul
         if (result == TIER_ENOSPC && !sp->doomed && sp->write_retries < MAX_WRITE_RETRIES &&
             room_evict_disk_locked(s, record_bytes(s, sp))) {
             sp->write_retries++;
-            backlog_insert(s, sp, true);
+            backlog_insert(s, sp, s->backlog.first);
         } else {
-            refused = true;
+            sp->refused_pass = s->passes + 1; /* the one that follows */
             s->totals.dropped_disk_full += result == TIER_ENOSPC || result == TIER_EFULL;
         }
     }
     pthread_cond_broadcast(&s->changed);
     room_settle_and_trim_locked(s, sp);
-    pump(s, refused);
+    pump(s);
     host_pump_locked(s);
     pthread_mutex_unlock(&s->lock);
     free(sw);
@@ -294,19 +305,31 @@ static bool can_be_led_to(const struct cs_store *s, const struct span *sp)
     return true;
 }
 
-static void pump(struct cs_store *s, bool refused)
+/* It is not written now, nor does it come back in this pass with what hangs on it. */
+static void refuse(struct cs_store *s, struct span *sp, uint32_t pass)
 {
-    while (s->backlog.first) {
-        struct span *sp = s->backlog.first, *parent = sp->parent;
+    sp->refused_pass = pass;
+    writeback_cancel_locked(s, sp);
+}
+
+/* Each span is looked at as often as its parents are brought before it. One tenant's that must wait for room
+ * of its own, or are dropped for want of it, hold up nobody else's. */
+static void pump(struct cs_store *s)
+{
+    uint32_t pass = ++s->passes;
+    struct span *passed = NULL, *sp;
+    unsigned n_passed = 0;
+    while ((sp = writeback_next_locked(&s->backlog, pass, &passed, &n_passed)) != NULL) {
+        struct span *parent = sp->parent;
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
-            if (refused || !can_be_led_to(s, sp)) {
+            if (parent->refused_pass == pass || !can_be_led_to(s, sp)) {
                 /* It comes back when its parent is on disk, or with its path's next publish. */
-                writeback_cancel_locked(s, sp);
+                refuse(s, sp, pass);
                 continue;
             }
             if (parent->disk == SPAN_DISK_BACKLOG)
                 writeback_unlist_locked(s, parent);
-            backlog_insert(s, parent, true);
+            backlog_insert(s, parent, sp);
             continue;
         }
         if (s->writing_bytes > 0 && s->writing_bytes + span_payload_bytes(s, sp) > s->pinned_budget) {
@@ -314,16 +337,16 @@ static void pump(struct cs_store *s, bool refused)
             return;
         }
         if (!room_within_disk_quota_locked(s, sp, record_bytes(s, sp))) {
-            /* What its tenant writes can be evicted once it is durable; what is over a lowered quota goes. */
-            if (sp->account->n_writing > 0 || s->trimming) {
-                s->tier->kick(s->disk);
-                return;
-            }
             struct account *account = sp->account;
+            /* What its tenant writes can be evicted once it is durable; what is over a lowered quota goes. */
+            if (account->n_writing > 0 || s->trimming) {
+                account->passed_over = pass;
+                s->tier->kick(s->disk);
+                continue;
+            }
             room_count_quota_drop_locked(s, account);
-            writeback_cancel_locked(s, sp);
+            refuse(s, sp, pass);
             room_trim_locked(s, account);
-            refused = true;
             continue;
         }
         if (!room_for_disk_locked(s, record_bytes(s, sp))) {
@@ -332,20 +355,17 @@ static void pump(struct cs_store *s, bool refused)
                 return;
             }
             s->totals.dropped_disk_full++;
-            writeback_cancel_locked(s, sp);
-            refused = true;
+            refuse(s, sp, pass);
             continue;
         }
         if (!admission_take(&s->admission, record_bytes(s, sp), store_now_ns())) {
             s->totals.dropped_endurance++;
-            writeback_cancel_locked(s, sp);
-            refused = true;
+            refuse(s, sp, pass);
             continue;
         }
         if (!write_span(s, sp)) {
             s->totals.dropped_queue_full++;
-            writeback_cancel_locked(s, sp);
-            refused = true;
+            refuse(s, sp, pass);
         }
     }
 }
@@ -353,7 +373,7 @@ static void pump(struct cs_store *s, bool refused)
 void writeback_pump_locked(struct cs_store *s)
 {
     if (s->disk)
-        pump(s, false);
+        pump(s);
     host_pump_locked(s);
 }
 

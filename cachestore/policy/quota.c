@@ -20,3 +20,13 @@ bool quota_never_fits(uint64_t bytes, uint64_t limit)
 {
     return bytes > limit;
 }
+
+uint64_t quota_share(const uint64_t *limit, const uint64_t *budget, int n, uint64_t of)
+{
+    double may = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        may += (double)(limit[i] < budget[i] ? limit[i] : budget[i]);
+        all += (double)budget[i];
+    }
+    return may < all ? (uint64_t)(may / all * (double)of) : QUOTA_NONE;
+}

@@ -16,5 +16,8 @@ uint64_t quota_limit(uint64_t own, uint64_t of_all);
 uint64_t quota_excess(uint64_t used, uint64_t more, uint64_t limit);
 /* `bytes` alone are more than the limit: nothing that goes makes room for them. */
 bool quota_never_fits(uint64_t bytes, uint64_t limit);
+/* Of `of` bytes the share that the limits of n tiers have of the tiers' budgets, all together; QUOTA_NONE:
+ * there is no limit below a budget. */
+uint64_t quota_share(const uint64_t *limit, const uint64_t *budget, int n, uint64_t of);
 
 #endif

@@ -7,9 +7,9 @@
 struct counts {
     uint64_t spans, checkpoints, doomed, on_disk, checkpoints_on_disk, ranked[RANK_TIERS], holds;
     uint64_t in_heap;
-    uint64_t *used[RANK_TIERS], *n_spans, *n_writing; /* a slot of the accounts */
-    uint32_t *holders;                                /* an arena page */
-    uint8_t *on_host;                                 /* a block of the host tier */
+    uint64_t *used[USES], *n_spans, *n_writing, *n_listed; /* a slot of the accounts */
+    uint32_t *holders;                                     /* an arena page */
+    uint8_t *on_host;                                      /* a block of the host tier */
 };
 
 static uint32_t count_checkpoints(const struct span *sp, uint32_t ordinal)
@@ -138,6 +138,11 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     k->in_heap += sp->heap_slot != 0;
     assert_true(!sp->heap_slot || s->index.heap.items[sp->heap_slot - 1] == sp);
     k->n_spans[sp->account->slot]++;
+    k->n_listed[sp->account->slot] += sp->heap_slot != 0;
+    assert_true(sp->heap_slot || (!sp->older && !sp->younger));
+    assert_null(sp->aside_next);
+    k->used[USE_INDEX][sp->account->slot] += index_bytes_of(&s->index, sp) + notes_bytes_of(sp) +
+                                             (s->index.over_disk ? TIER_DISK_RECORD_BYTES : 0);
     k->n_writing[sp->account->slot] += sp->disk == SPAN_DISK_WRITING;
     if (sp->disk >= SPAN_DISK_WRITING)
         k->used[RANK_DISK][sp->account->slot] += sp->disk_bytes;
@@ -183,7 +188,8 @@ static void check_ranks(const struct index *ix, enum rank_tier t, uint64_t n_ran
 static void check_accounts(const struct cs_store *s, const struct counts *k)
 {
     const struct accounts *as = &s->index.accounts;
-    uint32_t n = 0, n_over[RANK_TIERS] = {0};
+    enum { TABLE_SHARE = 2 * (2 * sizeof(void *) + sizeof(uint32_t)) }; /* of the tables, not its own */
+    uint32_t n = 0, n_over[USES] = {0};
     uint64_t n_sequences = 0;
     for (uint32_t i = 0; i < as->n_slots; i++) {
         const struct account *a = as->slot[i];
@@ -195,17 +201,25 @@ static void check_accounts(const struct cs_store *s, const struct counts *k)
         assert_ptr_equal(accounts_find(as, &a->id), a);
         assert_int_equal(a->n_spans, k->n_spans[i]);
         assert_int_equal(a->n_writing, k->n_writing[i]);
-        for (int t = 0; t < RANK_TIERS; t++) {
-            assert_int_equal(a->used[t], k->used[t][i]);
+        for (int t = 0; t < USES; t++) {
+            uint64_t own = t == USE_INDEX && a->counted ? accounts_bytes_each(as) - TABLE_SHARE : 0;
+            assert_int_equal(a->used[t], k->used[t][i] + own);
             assert_int_equal(a->over[t], a->used[t] > a->limit[t]);
             n_over[t] += a->over[t];
         }
+        uint64_t n_listed = 0;
+        for (const struct span *sp = a->oldest; sp; sp = sp->younger, n_listed++) {
+            assert_ptr_equal(sp->account, a);
+            assert_ptr_equal(sp->younger ? sp->younger->older : a->newest, sp);
+        }
+        assert_int_equal(n_listed, k->n_listed[i]);
         assert_true(
             a->n_spans + a->n_sequences + a->own.device_bytes + a->own.host_bytes + a->own.disk_bytes > 0);
     }
     assert_int_equal(n, as->n);
     assert_true(n_sequences >= s->n_sequences); /* one that is being opened has its account already */
-    for (int t = 0; t < RANK_TIERS; t++)
+    assert_int_equal(as->n_free_slots, as->n_slots - n);
+    for (int t = 0; t < USES; t++)
         for (const struct account *a = as->over[t]; a; a = a->over_next[t])
             assert_int_not_equal(n_over[t]--, 0);
 }
@@ -219,7 +233,8 @@ void recount(struct cs_store *s)
     uint32_t n_slots = s->index.accounts.n_slots;
     k.n_spans = calloc(n_slots + 1, sizeof *k.n_spans);
     k.n_writing = calloc(n_slots + 1, sizeof *k.n_writing);
-    for (int t = 0; t < RANK_TIERS; t++)
+    k.n_listed = calloc(n_slots + 1, sizeof *k.n_listed);
+    for (int t = 0; t < USES; t++)
         k.used[t] = calloc(n_slots + 1, sizeof *k.used[t]);
     for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
         for (struct span *sp = s->index.buckets[b]; sp; sp = sp->hash_next)
@@ -264,7 +279,8 @@ void recount(struct cs_store *s)
     free(k.on_host);
     free(k.n_spans);
     free(k.n_writing);
-    for (int t = 0; t < RANK_TIERS; t++)
+    free(k.n_listed);
+    for (int t = 0; t < USES; t++)
         free(k.used[t]);
 }
 
