@@ -1,6 +1,6 @@
 /*
- * How long the engine's thread is held up by the store, while it publishes, restores and evicts, and while
- * the disk does not answer.
+ * How long the engine's thread is held up by the store, while it publishes, restores and evicts, beside a
+ * client that lists the store through its socket, and while the disk does not answer.
  *
  *   stall [--tenths N] [--freeze N] [--fsfreeze] [--io auto|uring|pread] DIR
  *
@@ -11,13 +11,15 @@
  * thread does nothing but sleep and look at the clock as often: what it sees is the machine's doing, not the
  * store's.
  *
- * N (100) tenths of a second of that, N (100) with a frozen disk, the first N again. Frozen: the I/O engine
- * takes requests and completes none; with --fsfreeze the file system that DIR is on is frozen by FIFREEZE
- * instead (a loop mount; needs root), catalogue and all.
+ * N (100) tenths of a second of that, the same beside a client that lists all that is stored again and again
+ * without a pause (what cachestore-admin ls does), N (100) with a frozen disk, the first N again. Frozen: the
+ * I/O engine takes requests and completes none; with --fsfreeze the file system that DIR is on is frozen by
+ * FIFREEZE instead (a loop mount; needs root), catalogue and all.
  */
 #include "bench/clock.h"
 #include "bench/disk_spans.h"
 #include "bench/numbers.h"
+#include "cachestore/inspect.h"
 #include "cachestore/store.h"
 #include "cachestore/tier_disk_impl.h"
 
@@ -205,6 +207,40 @@ static void *control_main(void *arg)
     return NULL;
 }
 
+/* ---- a client that lists ------------------------------------------------------------------------------ */
+
+struct lister {
+    pthread_t thread;
+    const char *dir;
+    struct series took; /* each listing, from connecting to its end */
+    uint64_t rows;
+    _Atomic bool stop;
+};
+
+static int count_row(void *ctx, const struct cs_span_info *span)
+{
+    (void)span;
+    ++*(uint64_t *)ctx;
+    return 0;
+}
+
+static void *lister_main(void *arg)
+{
+    struct lister *l = arg;
+    while (!l->stop) {
+        struct cs_inspect *in;
+        char err[256] = "";
+        uint64_t from = now_ns();
+        if (cs_inspect_connect(l->dir, &in, err, sizeof err) != CS_OK)
+            die(err);
+        if (cs_inspect_spans(in, count_row, &l->rows) != CS_OK)
+            die("the store cannot be listed");
+        cs_inspect_close(in);
+        add(&l->took, (double)(now_ns() - from) / 1e3);
+    }
+    return NULL;
+}
+
 /* ---- the engine's thread ------------------------------------------------------------------------------ */
 
 struct live {
@@ -385,6 +421,16 @@ int main(int argc, char **argv)
         e.ids[i] = (uint32_t)(i * 2654435761u);
     run(&e, "warming up", tenths / 20.0);
     run(&e, "at work", tenths / 10.0);
+    struct lister l = {.dir = argv[optind]};
+    if (pthread_create(&l.thread, NULL, lister_main, &l) != 0)
+        die("no thread");
+    run(&e, "beside a client that lists", tenths / 10.0);
+    l.stop = true;
+    pthread_join(l.thread, NULL);
+    printf("  lister   %zu listings of %.0f spans and checkpoints each\n", l.took.n,
+           l.took.n > 0 ? (double)l.rows / (double)l.took.n : 0.0);
+    report("lister", "listing", &l.took);
+    free(l.took.us);
     freeze(argv[optind], file_system, true);
     run(&e, "disk frozen", frozen_tenths / 10.0);
     freeze(argv[optind], file_system, false);
