@@ -380,6 +380,48 @@ static void a_store_in_use_is_refused(void **state)
     disk_dir_remove();
 }
 
+static void count_warning(void *ctx, enum cs_log_level level, const char *line)
+{
+    (void)line;
+    *(int *)ctx += level == CS_LOG_WARN;
+}
+
+static void where_the_disk_cannot_be_had_memory_serves_and_one_line_says_so(void **state)
+{
+    (void)state;
+    disk_dir_make();
+    int warnings = 0;
+    char path[300];
+    struct cs_config c = disk_config(16);
+    c.log = count_warning;
+    c.log_ctx = &warnings;
+    c.disk_dir = "/dev/null/store";
+    struct cs_store *s = tiny_open(&c);
+    struct cs_stats st = stats_of(s);
+    assert_false(st.disk_on);
+    assert_string_equal(st.disk_engine, "off");
+    assert_int_equal(warnings, 1);
+    uint32_t ids[21];
+    make_ids(ids, 21, 21, 0);
+    round_trip(s, NULL, ids, 20);
+    assert_int_equal(look_up(s, NULL, ids, 20).tokens_device, 20);
+    assert_int_equal(stats_of(s).pending_bytes, 0);
+    assert_int_equal(cs_flush(s, 0), CS_OK);
+    cs_close(s, 0);
+    assert_int_equal(warnings, 1);
+
+    /* One that it makes itself is its owner's alone. */
+    struct stat made;
+    snprintf(path, sizeof path, "%s/made", disk_dir);
+    c.disk_dir = path;
+    cs_close(tiny_open(&c), FLUSH_MS);
+    assert_int_equal(stat(path, &made), 0);
+    assert_int_equal(made.st_mode & 0777, 0700);
+    assert_int_equal(warnings, 1);
+    disk_dir_remove_tree(path);
+    disk_dir_remove();
+}
+
 static void the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it(void **state)
 {
     (void)state;
@@ -537,6 +579,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(another_fingerprint_never_hits),
         cmocka_unit_test(paths_in_pages_of_another_size_are_not_compared),
         cmocka_unit_test(a_store_in_use_is_refused),
+        cmocka_unit_test(where_the_disk_cannot_be_had_memory_serves_and_one_line_says_so),
         cmocka_unit_test(the_disk_stays_within_its_budget_and_a_smaller_one_shrinks_it),
         cmocka_unit_test(a_kill_at_any_moment_leaves_only_bytes_that_are_right),
         cmocka_unit_test(a_full_file_system_costs_durability_and_nothing_else),

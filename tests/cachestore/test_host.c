@@ -97,6 +97,20 @@ static void what_left_the_device_comes_back_from_the_host_in_one_submission(void
     close_store(s);
 }
 
+/* Pages stay on the device while they are copied: no more than an eighth of the arena at once. */
+static void what_is_copied_at_once_is_bounded(void **state)
+{
+    (void)state;
+    struct cs_config c = host_config(64, 64);
+    uint32_t ids[97];
+    struct cs_store *s = with_path(&c, false, ids, 96); /* 8 spans of 3 pages */
+    assert_int_equal(fake_device_n_queued(), 2);
+    for (; fake_device_n_queued() > 0; fake_device_finish(0, true))
+        assert_in_range(fake_device_n_queued(), 1, 2);
+    assert_int_equal(stats_of(s).bytes_to_host, 24 * PAGE);
+    close_store(s);
+}
+
 static void a_span_that_is_on_the_host_leaves_the_device_before_one_that_is_not(void **state)
 {
     (void)state;
@@ -437,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(what_left_the_device_comes_back_from_the_host_in_one_submission),
+        TEST(what_is_copied_at_once_is_bounded),
         TEST(a_span_that_is_on_the_host_leaves_the_device_before_one_that_is_not),
         TEST(a_failed_copy_is_a_miss_and_the_next_one_is_not),
         TEST(damaged_blocks_are_a_miss_and_the_disk_serves_the_next_one),

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -107,7 +108,10 @@ static int without_direct(struct rig *r)
             assert_int_equal(get(r, id, number, PAGES), TIER_OK);
         }
         assert_int_equal(r->n_watched, 1); /* with the first volume: at first it is made by the first write */
+        struct stat st;
         assert_int_equal(fcntl(r->tier->volumes.volume[0].fd, F_GETFL) & O_DIRECT, 0);
+        assert_int_equal(fstat(r->tier->volumes.volume[0].fd, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
         rig_close(r);
     }
     return 0;

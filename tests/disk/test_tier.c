@@ -1,7 +1,9 @@
 /* Spans on real files: what was durable is there and verifies, whatever happened in between. */
 #include "tests/disk/harness.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void test_durable_span_reads_back(void **state)
 {
@@ -87,6 +89,30 @@ static void test_wrong_question_is_refused(void **state)
     assert_int_equal(st.corrupt_header, 2);
     assert_int_equal(st.corrupt_tokens, 1);
     span_free(s);
+    rig_destroy(&r);
+}
+
+/* Stored prompts are nobody else's to read, whatever the umask. */
+static void test_files_are_their_owners_alone(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init(&r);
+    mode_t before = umask(0);
+    rig_open(&r);
+    put(&r, 1, 4);
+    umask(before);
+    static const struct {
+        const char *name;
+        mode_t mode;
+    } files[] = {{"STORE", 0600}, {"volume.000", 0600}, {"catalog", 0700}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char path[600];
+        struct stat st;
+        snprintf(path, sizeof path, "%s/%s", r.dir, files[i].name);
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_mode & 0777, files[i].mode);
+    }
     rig_destroy(&r);
 }
 
@@ -185,6 +211,7 @@ int main(void)
         cmocka_unit_test(test_part_of_a_span_reads_back),
         cmocka_unit_test(test_reopen_reports_spans_newest_first),
         cmocka_unit_test(test_wrong_question_is_refused),
+        cmocka_unit_test(test_files_are_their_owners_alone),
         cmocka_unit_test(test_time_of_use_survives),
         cmocka_unit_test(test_refused_row_is_deleted),
         cmocka_unit_test(test_error_of_the_store_ends_the_open_and_deletes_nothing),

@@ -2,16 +2,29 @@
  * A process that has a store open, for the tests of its control socket: a small program on cachestore.h that
  * does what it reads from stdin, a line a command, and answers each with a line.
  *
- *   holder DIR [MODEL [OPTION...]]    MODEL: a digit, another one is another fingerprint
- *                                     no-control: without the socket; small: little room on disk,
- *                                     forgetful: in the index, slow: nothing is flushed unless it must be
+ *   holder DIR [MODEL [OPTION...]]
  *
- *   publish TENANT FIRST N     a conversation of the ids FIRST .. FIRST + N of a tenant (a digit, 0:
- * anonymous); "reused R of N" note TENANT FIRST N        the same with a note at its end hold TENANT FIRST N
- * the same, and the sequence stays open release                    the one that was held publishes again and
- * ends flush                      waits until all is on disk; "flushed" or "pending" busy N N threads publish
- * and restore until `quiet` quiet                      "rounds R wrong W": rounds so far, restored pages that
- * differ close                      ends the process in order, as the end of stdin does
+ * MODEL is a digit, another one another fingerprint. Options: no-control, without the socket; small, little
+ * room on disk; forgetful, in the index; slow, nothing is flushed unless it must be.
+ *
+ * Commands, where TENANT is a digit (0: anonymous) and FIRST N the conversation of the ids from FIRST on:
+ *
+ *   publish TENANT FIRST N
+ *     publishes it; "reused R of N"
+ *   note TENANT FIRST N
+ *     the same, with a note at its end
+ *   hold TENANT FIRST N
+ *     the same, and the sequence stays open
+ *   release
+ *     the one that was held publishes again and ends
+ *   flush
+ *     waits until all is on disk; "flushed" or "pending"
+ *   busy N
+ *     N threads publish and restore until `quiet`
+ *   quiet
+ *     "rounds R wrong W": rounds so far, restored pages that differ
+ *   close
+ *     ends the process in order, as the end of stdin does
  *
  * Threads: those of `busy` share the store, nothing else.
  */
