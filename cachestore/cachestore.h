@@ -165,7 +165,8 @@ int cs_open(const struct cs_config *config, struct cs_store **out, char *err, si
  * pending (and going on). CS_OK at once without a disk tier. */
 int cs_flush(struct cs_store *s, uint32_t deadline_ms);
 /* Flushes within deadline_ms, then closes and frees: what is pending by then is not on disk. Waits for copies
- * that the device has begun. All sequences must be closed, and no other thread in a call. NULL is allowed. */
+ * that the device and for requests that the disk has taken on, however long, because their memory is still in
+ * use. All sequences must be closed, and no other thread in a call. NULL is allowed. */
 void cs_close(struct cs_store *s, uint32_t deadline_ms);
 
 /* ---- sequences --------------------------------------------------------------------------------------- */
