@@ -124,14 +124,13 @@ static rocksdb_options_t *options_make(uint64_t share_bytes, bool meta)
     return options;
 }
 
-/* Whether RocksDB's words are those of a shortage that will pass, or, for who is to write, of rights that
- * this process lacks: the catalogue is sound then, and a rebuild would lose its notes. RocksDB tells errors
+/* Whether RocksDB's words are those of a shortage that will pass, or of rights that this process lacks: the
+ * catalogue is sound then, as far as anybody knows, and a rebuild would lose its notes. RocksDB tells errors
  * apart by their text only. */
-static bool is_circumstance(const char *problem, bool read_only)
+static bool is_circumstance(const char *problem)
 {
     static const int causes[] = {EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT, EROFS, EACCES, EPERM};
-    const size_t n = sizeof causes / sizeof *causes - (read_only ? 3 : 0);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < sizeof causes / sizeof *causes; i++) {
         if (strstr(problem, strerror(causes[i])) != NULL)
             return true;
     }
@@ -165,6 +164,11 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
         return CS_EIO;
     }
     snprintf(path + prefix, sizeof path - (size_t)prefix, "/%s", name);
+    if (access(path, R_OK | X_OK) != 0 && errno == EACCES) { /* to RocksDB what it cannot see is not there */
+        snprintf(err, err_len, "cannot open %s: %s", name, strerror(EACCES));
+        free(c);
+        return CS_EIO;
+    }
     c->read_only = read_only;
     rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
     const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
@@ -178,7 +182,7 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
     rocksdb_options_destroy(meta);
     if (problem != NULL) {
         problem_text(problem, path, err, err_len);
-        rc = is_circumstance(problem, read_only) ? CS_EIO : CS_ECORRUPT;
+        rc = is_circumstance(problem) ? CS_EIO : CS_ECORRUPT;
         rocksdb_free(problem);
         free(c);
         return rc;

@@ -134,8 +134,9 @@ int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len)
     if (read_only) {
         if (faccessat(dir_fd, CATALOG_FOLDER "/CURRENT", F_OK, 0) == 0)
             return CS_OK;
-        snprintf(err, err_len, "there is none");
-        return CS_ECORRUPT;
+        int problem = errno;
+        snprintf(err, err_len, "%s", problem == EACCES ? strerror(problem) : "there is none");
+        return problem == EACCES ? CS_EIO : CS_ECORRUPT;
     }
     int rc = names_settle(dir_fd);
     if (rc < 0) {

@@ -335,6 +335,10 @@ int cs_inspect_open(const char *dir, struct cs_inspect **out, char *err, size_t 
         catalog_close(in->catalog);
         in->catalog = NULL;
     }
+    if (rc == CS_EIO) {
+        snprintf(err, err_len, "cannot read the catalogue: %s", problem);
+        goto fail;
+    }
     if (rc == CS_OK || rc == CS_ECORRUPT)
         rc = load_entries(in);
     if (rc != CS_OK) {

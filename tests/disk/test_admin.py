@@ -110,7 +110,7 @@ class Admin(unittest.TestCase):
         self.assertGreaterEqual(status["volume_bytes"], sum(r["disk_bytes"] for r in records))
         text = admin(self.store, "status").stdout
         self.assertIn("5 with 96 tokens", text)
-        self.assertIn("states     2 checkpoints, 132.0 KiB", text)
+        self.assertIn("checkpoints  2, 132.0 KiB", text)
         self.assertEqual(before, contents(self.store))
 
     def test_verify_finds_one_changed_byte(self):

@@ -577,6 +577,36 @@ class Usage(Case):
         text = self.run_tool(ADMIN, "--help").stdout
         for command in ("status", "stats", "ls", "show", "explain", "verify", "scrub", "evict", "pin", "quota", "drain", "rebuild", "bench", "format"):
             self.assertIn(f"\n  {command}", text)
+            for words in ((self.store, command), (command,)):
+                one = self.run_tool(ADMIN, *words, "--help")
+                self.assertEqual((one.returncode, one.stderr), (0, ""))
+                self.assertIn(f"\n  {command}", one.stdout)
+                self.assertLess(len(one.stdout), len(text))
+                self.assertIn("Exit codes", one.stdout)
+
+    def test_what_needs_the_store_for_itself_asks_no_process(self):
+        self.make("empty")
+        for arguments in (("rebuild",), ("bench",), ("format", "--force"), ("scrub", "--drop")):
+            self.refused(2, *arguments, "--live", word="itself")
+
+    def test_a_catalogue_that_may_not_be_read_is_not_taken_for_damaged(self):
+        self.make()
+        folder = tempfile.TemporaryDirectory(prefix="admin-test-")  # that another user can reach
+        self.addCleanup(folder.cleanup)
+        os.chmod(folder.name, 0o755)
+        tool, store = shutil.copy(ADMIN, folder.name), shutil.copytree(self.store, os.path.join(folder.name, "store"))
+        os.chmod(os.path.join(store, "catalog"), 0)
+        if os.geteuid() == 0:
+            for base, folders, files in os.walk(store):
+                for name in (".", *folders, *files):
+                    os.chown(os.path.join(base, name), 65534, 65534)
+        for arguments in (("status",), ("verify",), ("evict", "--all"), ("quota",), ("rebuild",)):
+            result = subprocess.run([tool, store, *arguments], capture_output=True, text=True, timeout=120, check=False,
+                                    user=65534 if os.geteuid() == 0 else None)
+            self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
+            self.assertIn("Permission denied", result.stderr)
+        os.chmod(os.path.join(store, "catalog"), 0o755)
+        self.assertEqual(len(json.loads(self.run_tool(ADMIN, store, "ls", "--json").stdout)), 7)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ void hex_bytes(const char *hex, uint8_t *out, size_t n);
 bool parse_size(const char *text, uint64_t *out);
 
 /* progress.c */
-/* From here on SIGINT stops what asks stopped(), instead of ending the process. */
+/* From here on the first SIGINT stops what asks stopped(), instead of ending the process. */
 void stop_on_signals(void);
 /* The same, and what waits, such as for somebody to read what is printed, waits no longer. */
 void stop_at_once_on_signals(void);

@@ -107,14 +107,19 @@ static int check_one(void *ctx, const struct cs_span_info *s)
     return 0;
 }
 
+static int by_record(const void *a, const void *b)
+{
+    return memcmp(((const struct damaged *)a)->record_id, ((const struct damaged *)b)->record_id,
+                  sizeof((const struct damaged *)a)->record_id);
+}
+
 static int is_useless(void *ctx, const struct cs_span_info *s)
 {
     const struct check *c = ctx;
-    for (size_t i = 0; i < c->n_damaged; i++) {
-        if (memcmp(c->damaged[i].record_id, s->record_id, sizeof s->record_id) == 0)
-            return !c->damaged[i].needed;
-    }
-    return 0;
+    struct damaged wanted = {.needed = false};
+    memcpy(wanted.record_id, s->record_id, sizeof wanted.record_id);
+    const struct damaged *d = bsearch(&wanted, c->damaged, c->n_damaged, sizeof *c->damaged, by_record);
+    return d != NULL && !d->needed;
 }
 
 /* What --drop deletes: the damaged records on which nothing sound hangs, as far as that is known. */
@@ -128,6 +133,7 @@ static int drop(struct check *c, bool all_seen, uint64_t *n_dropped, uint64_t *n
         path_is_needed(c);
     for (size_t i = 0; i < c->n_damaged; i++)
         *n_kept += c->damaged[i].needed;
+    qsort(c->damaged, c->n_damaged, sizeof *c->damaged, by_record); /* c->path is of no more use */
     int rc = cs_inspect_evict(c->in, is_useless, c, true, &gone, err, sizeof err);
     *n_dropped = rc == CS_OK ? gone.spans + gone.checkpoints : 0;
     return rc == CS_OK ? EXIT_FINE : complain("%s", err);

@@ -68,7 +68,10 @@ int find_record(struct cs_inspect *in, const char *text, struct cs_span_info *sp
     }
     if (rc == CS_OK)
         return EXIT_FINE;
-    complain(rc == CS_ENOTFOUND ? "nothing stored has the key '%s'" : "'%s': the store cannot be read", text);
+    complain(rc != CS_ENOTFOUND ? "'%s': the store cannot be read"
+             : m.by_record      ? "no record stored is '%s'"
+                                : "nothing stored has the key '%s'",
+             text);
     return rc == CS_ENOTFOUND ? EXIT_NOT_FOUND : EXIT_USAGE;
 }
 

@@ -54,23 +54,22 @@ int run_status(struct cs_inspect *in, const struct options *o)
         return EXIT_FINE;
     }
     char a[32], b[32], c[32];
-    printf("store      %s, format %" PRIu32 ", chunks of %s\n", info.uuid, info.format_version,
+    printf("store        %s, format %" PRIu32 ", chunks of %s\n", info.uuid, info.format_version,
            bytes_text(info.chunk_bytes, a));
-    printf("on disk    %s (volumes %s, catalogue %s)\n", bytes_text(info.disk_bytes, a),
+    printf("on disk      %s (volumes %s, catalogue %s)\n", bytes_text(info.disk_bytes, a),
            bytes_text(info.volume_bytes, b), bytes_text(info.catalog_bytes, c));
-    printf("catalogue  %s\n",
+    printf("catalogue    %s\n",
            info.catalog_ok ? "ok" : "not readable: listed from the records' headers, notes are lost");
-    printf("spans      %" PRIu64 " with %" PRIu64 " tokens, %s of pages, from %u model%s\n", info.n_spans,
+    printf("spans        %" PRIu64 " with %" PRIu64 " tokens, %s of pages, from %u model%s\n", info.n_spans,
            totals.tokens, bytes_text(info.payload_bytes, a), totals.models, totals.models == 1 ? "" : "s");
-    printf("states     %" PRIu64 " checkpoint%s, %s\n", info.n_checkpoints,
-           info.n_checkpoints == 1 ? "" : "s", bytes_text(info.checkpoint_bytes, a));
+    printf("checkpoints  %" PRIu64 ", %s\n", info.n_checkpoints, bytes_text(info.checkpoint_bytes, a));
     if (!info.live)
-        printf("notes      %" PRIu64 "\n", info.n_notes);
+        printf("notes        %" PRIu64 "\n", info.n_notes);
     if (info.live && info.n_foreign > 0)
-        printf("others     %" PRIu64 " record%s of other models, not listed while the store is in use\n",
+        printf("others       %" PRIu64 " record%s of other models, not listed while the store is in use\n",
                info.n_foreign, plural(info.n_foreign));
     if (info.draining)
-        printf("draining   nothing new is written until 'drain --end'\n");
+        printf("draining     nothing new is written until 'drain --end'\n");
     return EXIT_FINE;
 }
 
@@ -150,7 +149,7 @@ enum { N_AGES = sizeof ages / sizeof *ages };
 
 struct statistics {
     struct share *shares;
-    size_t n_shares;
+    size_t n_shares, *place, n_places; /* place: 1 + which of them, 0: free; more than twice n_shares */
     uint64_t spans, leaves, pages, payload_bytes, disk_bytes;
     uint64_t used_bytes[N_AGES]; /* by time since the last use */
     uint32_t deepest, longest;   /* in spans; in tokens */
@@ -158,19 +157,46 @@ struct statistics {
     bool any;
 };
 
+/* Where the share of this model and tenant is, or would be. */
+static size_t *share_place(const struct statistics *t, const uint8_t fingerprint[32],
+                           const struct cs_tenant *tenant)
+{
+    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
+    for (size_t i = 0; i < 32 + sizeof tenant->id; i++)
+        hash = (hash ^ (i < 32 ? fingerprint[i] : tenant->id[i - 32])) * 0x100000001b3u;
+    size_t at = (size_t)hash & (t->n_places - 1);
+    while (t->place[at] > 0 && (memcmp(t->shares[t->place[at] - 1].fingerprint, fingerprint, 32) != 0 ||
+                                memcmp(&t->shares[t->place[at] - 1].tenant, tenant, sizeof *tenant) != 0))
+        at = (at + 1) & (t->n_places - 1);
+    return &t->place[at];
+}
+
+static bool shares_grow(struct statistics *t)
+{
+    size_t n_places = t->n_places > 0 ? 2 * t->n_places : 64;
+    struct share *shares = realloc(t->shares, n_places / 2 * sizeof *shares);
+    if (shares != NULL)
+        t->shares = shares;
+    size_t *place = shares != NULL ? calloc(n_places, sizeof *place) : NULL;
+    if (place == NULL)
+        return false;
+    free(t->place);
+    t->place = place;
+    t->n_places = n_places;
+    for (size_t i = 0; i < t->n_shares; i++)
+        *share_place(t, shares[i].fingerprint, &shares[i].tenant) = i + 1;
+    return true;
+}
+
 static struct share *share_of(struct statistics *t, const struct cs_span_info *s)
 {
-    for (size_t i = 0; i < t->n_shares; i++) {
-        struct share *h = &t->shares[i];
-        if (memcmp(h->fingerprint, s->fingerprint, sizeof h->fingerprint) == 0 &&
-            memcmp(&h->tenant, &s->tenant, sizeof h->tenant) == 0)
-            return h;
-    }
-    struct share *grown = realloc(t->shares, (t->n_shares + 1) * sizeof *grown);
-    if (grown == NULL)
+    if (2 * (t->n_shares + 1) > t->n_places && !shares_grow(t))
         return NULL;
-    t->shares = grown;
-    struct share *h = &grown[t->n_shares++];
+    size_t *place = share_place(t, s->fingerprint, &s->tenant);
+    if (*place > 0)
+        return &t->shares[*place - 1];
+    struct share *h = &t->shares[t->n_shares++];
+    *place = t->n_shares;
     *h = (struct share){.tenant = s->tenant, .made = s->created_unix, .used = s->used_unix};
     memcpy(h->fingerprint, s->fingerprint, sizeof h->fingerprint);
     return h;
@@ -288,5 +314,6 @@ int run_stats(struct cs_inspect *in, const struct options *o)
     if (rc == CS_OK && o->json)
         printf("}\n");
     free(t.shares);
+    free(t.place);
     return rc == CS_OK ? code : complain("%s", cs_strerror(rc));
 }

@@ -2,7 +2,7 @@
  * cachestore-admin DIR COMMAND: looks after a store, whether a process has it open or not. Built on
  * cachestore.h and inspect.h alone; the commands are in the files beside this one.
  *
- * Exit codes are in usage_text and stay as they are. Errors are one line on stderr. Only evict, pin, unpin,
+ * Exit codes are in help_ends and stay as they are. Errors are one line on stderr. Only evict, pin, unpin,
  * quota with a limit, drain, rebuild, format and scrub --drop change a store.
  */
 #include <stdlib.h>
@@ -16,37 +16,13 @@ static const char usage_line[] =
     "[--json] [--live|--offline]; "
     "--help says more";
 
-static const char usage_text[] =
-    "usage: cachestore-admin DIR COMMAND [--json] [--live|--offline]\n\n"
-    "  status                  what the store holds\n"
-    "  stats [--watch SECONDS] the same by model and tenant, paths, space, age; of a store in use all its\n"
-    "                          figures as well, with --watch those alone, again and again\n"
-    "  ls                      one line a span or checkpoint, path by path\n"
-    "  show KEY                one record: ids, notes, chunks, what is above and below it\n"
-    "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
-    "          [--tenant TENANT] [--model MODEL]\n"
-    "  verify                  read everything and check every checksum\n"
-    "  scrub [--drop]          the same; --drop deletes damaged records with nothing sound below\n"
-    "  evict KEY | --tenant TENANT | --all\n"
-    "                          delete a record and what is stored below it, all of a tenant, everything;\n"
-    "                          no rebuild brings it back\n"
-    "  pin KEY, unpin KEY      keep a record and what is above it on disk, whatever else wants the room\n"
-    "  quota [TENANT [--device SIZE] [--host SIZE] [--disk SIZE] | --none]\n"
-    "                          what each tenant has and may have; sets what one may have of each tier\n"
-    "                          (0: as much as all others)\n"
-    "  drain [--end]           of a store in use: write what is pending, and nothing new from then on; ends\n"
-    "                          when nothing is pending; --end lets it write again\n"
-    "  rebuild                 make the catalogue again from record headers, with what of notes, times of\n"
-    "                          use, pins and quotas the old one has\n"
-    "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
-    "do\n"
-    "  format [--chunk SIZE] [--force]\n"
-    "                          make an empty store; --force replaces the one that is there\n\n"
-    "KEY: a key as ls prints it or its beginning, a record id, or the key of any position. TENANT: "
+static const char help_begins[] = "usage: cachestore-admin DIR COMMAND [--json] [--live|--offline]\n\n";
+static const char help_ends[] =
+    "\nKEY: a key as ls prints it or its beginning, a record id, or the key of any position. TENANT: "
     "'anonymous',\n"
     "hex digits or their beginning. MODEL: a fingerprint or its beginning. SIZE takes K, M, G, T.\n"
     "verify, scrub, evict, drain and rebuild say how far they are each second (--every SECONDS); these and\n"
-    "bench can be stopped with SIGINT.\n\n"
+    "bench can be stopped with SIGINT; a second one ends them at once.\n\n"
     "A store that a process has open is asked through that process (its user and root may), any other is\n"
     "read under its lock; one line on stderr says which (none with --json). --live and --offline insist.\n"
     "scrub --drop, rebuild, bench and format need a store that nobody has open.\n"
@@ -75,22 +51,47 @@ static const struct command {
     unsigned takes;
     int (*run)(struct cs_inspect *in, const struct options *o); /* one of the two */
     int (*run_alone)(const struct options *o);                  /* without an open store */
+    const char *help;
 } commands[] = {
-    {"status", 0, run_status, NULL},
-    {"stats", WATCH, run_stats, NULL},
-    {"ls", 0, run_ls, NULL},
-    {"show", WORD | NEEDS_WORD, run_show, NULL},
-    {"explain", WORD | TENANT | MODEL, run_explain, NULL},
-    {"verify", EVERY, run_verify, NULL},
-    {"scrub", DROP | EVERY, run_scrub, NULL},
-    {"evict", WORD | TENANT | ALL | EVERY, run_evict, NULL},
-    {"pin", WORD | NEEDS_WORD, run_pin, NULL},
-    {"unpin", WORD | NEEDS_WORD, run_unpin, NULL},
-    {"quota", WORD | QUOTA, run_quota, NULL},
-    {"drain", EVERY | END, run_drain, NULL},
-    {"rebuild", EVERY | ALONE, run_rebuild, NULL},
-    {"bench", SIZE | ALONE, run_bench, NULL},
-    {"format", CHUNK | FORCE | ALONE, NULL, run_format},
+    {"status", 0, run_status, NULL, "  status                  what the store holds\n"},
+    {"stats", WATCH, run_stats, NULL,
+     "  stats [--watch SECONDS] that by model and tenant, paths, space, age; of a store in use all its\n"
+     "                          figures as well, with --watch those alone, again and again\n"},
+    {"ls", 0, run_ls, NULL, "  ls                      one line a span or checkpoint, path by path\n"},
+    {"show", WORD | NEEDS_WORD, run_show, NULL,
+     "  show KEY                one record: ids, notes, chunks, what is above and below it\n"},
+    {"explain", WORD | TENANT | MODEL, run_explain, NULL,
+     "  explain [FILE]          how far the token ids in FILE (or stdin) are stored, and why no further\n"
+     "          [--tenant TENANT] [--model MODEL]\n"},
+    {"verify", EVERY, run_verify, NULL,
+     "  verify                  read everything and check every checksum\n"},
+    {"scrub", DROP | EVERY, run_scrub, NULL,
+     "  scrub [--drop]          the same as verify; --drop deletes damaged records with nothing sound "
+     "below\n"},
+    {"evict", WORD | TENANT | ALL | EVERY, run_evict, NULL,
+     "  evict KEY | --tenant TENANT | --all\n"
+     "                          delete a record and what is stored below it, all of a tenant, everything;\n"
+     "                          no rebuild brings it back\n"},
+    {"pin", WORD | NEEDS_WORD, run_pin, NULL,
+     "  pin KEY                 keep a record and what is above it on disk, whatever else wants the room\n"},
+    {"unpin", WORD | NEEDS_WORD, run_unpin, NULL, "  unpin KEY               let go what pin keeps\n"},
+    {"quota", WORD | QUOTA, run_quota, NULL,
+     "  quota [TENANT [--device SIZE] [--host SIZE] [--disk SIZE] | --none]\n"
+     "                          what each tenant has and may have; sets what one may have of each tier\n"
+     "                          (0: as much as all others)\n"},
+    {"drain", EVERY | END, run_drain, NULL,
+     "  drain [--end]           of a store in use: write what is pending, and nothing new from then on; "
+     "ends\n"
+     "                          when nothing is pending; --end lets it write again\n"},
+    {"rebuild", EVERY | ALONE, run_rebuild, NULL,
+     "  rebuild                 make the catalogue again from record headers, with what of notes, times of\n"
+     "                          use, pins and quotas the old one has\n"},
+    {"bench", SIZE | ALONE, run_bench, NULL,
+     "  bench [--size SIZE]     write and restore through a scratch store in DIR, beside what the disk can "
+     "do\n"},
+    {"format", CHUNK | FORCE | ALONE, NULL, run_format,
+     "  format [--chunk SIZE] [--force]\n"
+     "                          make an empty store; --force replaces the one that is there\n"},
 };
 
 static const struct command *command_find(const char *name)
@@ -166,6 +167,11 @@ static int take_value(struct options *o, const char *name, const char *value, un
     return good ? 1 : -1;
 }
 
+static bool needs_it_alone(const struct command *c, const struct options *o)
+{
+    return (c->takes & ALONE) != 0 || o->drop;
+}
+
 /* Words in their order, options anywhere. NULL: it has complained. */
 static const struct command *parse(int argc, char **argv, struct options *o)
 {
@@ -208,6 +214,9 @@ static const struct command *parse(int argc, char **argv, struct options *o)
         complain("'%s' needs a KEY; %s", c->name, usage_line);
     else if ((seen & ~c->takes) != 0)
         complain("'%s' does not take all of these options; %s", c->name, usage_line);
+    else if (o->live && needs_it_alone(c, o))
+        complain("'%s' needs the store for itself, and --live asks a process that has it open; %s", c->name,
+                 usage_line);
     else if (o->live && o->offline)
         complain("--live and --offline exclude each other; %s", usage_line);
     else
@@ -218,11 +227,6 @@ static const struct command *parse(int argc, char **argv, struct options *o)
 bool is_live(const struct cs_inspect *in)
 {
     return cs_inspect_process(in) != 0;
-}
-
-static bool needs_it_alone(const struct command *c, const struct options *o)
-{
-    return (c->takes & ALONE) != 0 || o->drop;
 }
 
 /* Opens the store as what is given asks for. An exit code. */
@@ -256,15 +260,31 @@ static int store_open(const struct command *c, const struct options *o, struct c
     return EXIT_FINE;
 }
 
+/* --help anywhere: of the command that is named, with DIR before it or without, or of all. False: nobody asks
+ * for it. */
+static bool give_help(int argc, char **argv)
+{
+    const struct command *only = NULL;
+    bool asked = false;
+    for (int i = 1; i < argc; i++)
+        asked = asked || strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+    for (int i = 1; asked && only == NULL && i < argc && i < 4; i++)
+        only = command_find(argv[i]);
+    if (!asked)
+        return false;
+    fputs(help_begins, stdout);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (only == NULL || only == &commands[i])
+            fputs(commands[i].help, stdout);
+    fputs(help_ends, stdout);
+    return true;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.every_s = 1};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(usage_text, stdout);
-            return EXIT_FINE;
-        }
-    }
+    if (give_help(argc, argv))
+        return fflush(stdout) == 0 ? EXIT_FINE : EXIT_USAGE;
     const struct command *c = parse(argc, argv, &o);
     if (c == NULL)
         return EXIT_USAGE;

@@ -14,10 +14,11 @@ static void on_interrupt(int signal)
     interrupted = 1;
 }
 
+/* Once each: a second one finds what it had found without us, be it that a process does not answer. */
 static void catch_signals(int flags)
 {
     static const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = flags | SA_RESETHAND};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof stopping / sizeof *stopping; i++)
         sigaction(stopping[i], &action, NULL);
