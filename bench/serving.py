@@ -3,6 +3,7 @@
 
   restart   process start to first token of a warm 7K-token chat after a restart, against the same chat cold
   gap       gaps between tokens of a running stream while a 14K-token prompt is prefilled cold beside it
+  beside    the same while others' chats are restored from disk beside it, go on, are published and written
   messages  time to first token of the same 14,000 tokens in 4 and in 240 messages, cold and warm, interleaved
   retention a returning user after two others with 240 messages each, four with 60, 200 short conversations, and kill -9
   idle      CPU time of a server that nobody asks anything
@@ -223,6 +224,36 @@ def deliveries(times):
     return [(t, i) for i, t in enumerate(times) if i == 0 or t - times[i - 1] > 0.001]
 
 
+class Stream:
+    """A chat that streams for as long as the block runs, and the gaps between its deliveries."""
+
+    def __init__(self, server, seed):
+        self.times, self.enough = [], threading.Event()
+        self.thread = threading.Thread(daemon=True, target=lambda: server.chat(
+            [{"role": "user", "content": words(random.Random(seed), 20)}], 8000, self.times, self.enough, ignore_eos=True))
+
+    def __enter__(self):
+        self.thread.start()
+        deadline = time.monotonic() + 60
+        while len(self.times) < 64:
+            if not self.thread.is_alive() or time.monotonic() > deadline:
+                sys.exit("the stream that the gaps are taken of did not get going")
+            time.sleep(0.005)
+        self.alone = (self.times[63] - self.times[16]) / 47
+        return self
+
+    def __exit__(self, *_):
+        self.enough.set()
+        self.thread.join()
+
+    def gaps(self, began, ended):
+        """(seconds, from, to, token) of those that reach into that time."""
+        if not self.thread.is_alive():
+            sys.exit("the stream ended before what it was to run beside did: there is nothing to measure at its end")
+        seen = deliveries(list(self.times))
+        return [(b - a, a, b, i) for (a, _), (b, i) in zip(seen, seen[1:]) if b > began and a < ended]
+
+
 def gap(options):
     prompt_tokens, largest_shown = 14000, 5
     gaps, missed, stalls = [], [], Stalls()
@@ -230,35 +261,20 @@ def gap(options):
     with Server(options.server, options.model, "--context", "16384") as server:
         sized = Sized(server)
         for n in range(options.rounds):
-            times, enough = [], threading.Event()
-            stream = threading.Thread(daemon=True, target=lambda seed=n, seen=times, until=enough: server.chat(
-                [{"role": "user", "content": words(random.Random(seed), 20)}], 8000, seen, until, ignore_eos=True))
-            stream.start()
-            deadline = time.monotonic() + 60
-            while len(times) < 64:
-                if not stream.is_alive() or time.monotonic() > deadline:
-                    sys.exit("the stream that the gaps are taken of did not get going")
-                time.sleep(0.005)
-            alone = (times[63] - times[16]) / 47
-            began = time.monotonic()
-            _, usage, first = server.chat(sized.conversation(random.Random(1000 + n), 41, prompt_tokens))
-            ended = time.monotonic()
-            if not stream.is_alive():
-                sys.exit("the stream ended before the prefill did: there is nothing to measure at its end")
-            seen = deliveries(list(times))
-            inside = [(b - a, a, b, i) for (a, _), (b, i) in zip(seen, seen[1:]) if b > began and a < ended]
+            with Stream(server, n) as stream:
+                began = time.monotonic()
+                _, usage, first = server.chat(sized.conversation(random.Random(1000 + n), 41, prompt_tokens))
+                inside = stream.gaps(began, time.monotonic())
             gaps.extend(inside)
             have, total = cached(usage)
             print(f"round {n + 1}: prefill of {total} tokens ({have} of them cached) took {first:.2f} s; the stream got {len(inside)} "
-                  f"deliveries meanwhile (alone: a token each {alone * 1e3:.1f} ms); its largest gaps:")
+                  f"deliveries meanwhile (alone: a token each {stream.alone * 1e3:.1f} ms); its largest gaps:")
             if have > total // 20:
                 missed.append(f"round {n + 1} was not cold: {have} of {total} tokens were cached")
             table([("gap, ms", "began after the prefill did, s", "of the prefill", "token of the stream", "machine stalled meanwhile, ms")] +
                   [(f"{g * 1e3:.0f}", f"{a - began:.3f}", f"{(a - began) / first:.1%}", i, f"{stalls.largest(a, b) * 1e3:.0f}")
                    for g, a, b, i in sorted(inside, reverse=True)[:largest_shown]])
             print()
-            enough.set()
-            stream.join()
     stalls.running = False
     values = sorted(g for g, *_ in gaps)
     p99 = values[min(len(values) - 1, int(len(values) * 0.99))]
@@ -269,6 +285,45 @@ def gap(options):
         missed.append(f"{len(values)} gaps are too few for a 99th percentile")
     if p99 >= 0.25:
         missed.append(f"p99 is {p99 * 1e3:.0f} ms")
+    return missed
+
+
+def beside(options):
+    prompt_tokens, reply_tokens = 4000, 32
+    folder = tempfile.mkdtemp(prefix="isotherm-bench-")
+    flags = ("--prefix-cache-disk", folder, "--prefix-cache-disk-size", "8G", "--prefix-cache-restore", "always")
+    rows = [("restored from disk, tokens", "first token, ms", "largest gap meanwhile, ms", "and until all was written, ms",
+             "alone, ms a token", "machine stalled meanwhile, ms")]
+    missed, stalls = [], Stalls()
+    try:
+        with Server(options.server, options.model, *flags) as server:
+            sized = Sized(server)
+            chats = [sized.conversation(random.Random(2000 + n), 41, prompt_tokens) for n in range(options.rounds)]
+            for chat in chats:
+                server.chat(chat)
+            server.drain()
+        stalls.start()
+        with Server(options.server, options.model, *flags) as server:
+            for n, chat in enumerate(chats):
+                with Stream(server, n) as stream:
+                    began = time.monotonic()
+                    _, usage, first = server.chat(chat, reply_tokens, ignore_eos=True)
+                    ended = time.monotonic()
+                    server.drain()
+                    written = time.monotonic()
+                    meanwhile, after = (max(g for g, *_ in stream.gaps(*span)) for span in ((began, ended), (ended, written)))
+                disk, (have, total) = usage["x_isotherm"]["tokens_disk"], cached(usage)
+                rows.append((f"{disk} of {total}", f"{first * 1e3:.0f}", f"{meanwhile * 1e3:.0f}", f"{after * 1e3:.0f}",
+                             f"{stream.alone * 1e3:.1f}", f"{stalls.largest(began, written) * 1e3:.0f}"))
+                if have != (total - 1) // 16 * 16 or have - disk > 64:  # the stream's chat begins with the same few
+                    missed.append(f"{have} of {total} tokens were reused, {disk} of them from disk")
+                if max(meanwhile, after) >= 0.1:
+                    missed.append(f"a gap of {max(meanwhile, after) * 1e3:.0f} ms")
+    finally:
+        stalls.running = False
+        shutil.rmtree(folder, ignore_errors=True)
+    table(rows)
+    print("target: every gap under 100 ms")
     return missed
 
 
@@ -377,7 +432,7 @@ def idle(options):
 
 
 def main():
-    claims = {f.__name__: f for f in (restart, gap, messages, retention, idle)}
+    claims = {f.__name__: f for f in (restart, gap, beside, messages, retention, idle)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("claim", choices=claims)
     parser.add_argument("--server", required=True)
