@@ -9,6 +9,7 @@
 #include "cachestore/key.h"
 #include "cachestore/store.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -250,8 +251,26 @@ static int tenants(struct cs_store *s, uint64_t cursor, struct wire_writer *w)
 
 static int set_quota(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota)
 {
+    char name[2 * sizeof tenant->id + 1];
     int rc = cs_quota_set(s, tenant, quota);
     s->tier->kick(s->disk); /* on disk soon */
+    for (size_t i = 0; i < sizeof tenant->id; i++)
+        snprintf(name + 2 * i, 3, "%02x", tenant->id[i]);
+    if (rc == CS_OK)
+        store_log(s, CS_LOG_INFO,
+                  "prefix cache: quota of tenant %s through the control socket: device %llu, host %llu, disk "
+                  "%llu bytes (0: as all others)",
+                  name, (unsigned long long)quota->device_bytes, (unsigned long long)quota->host_bytes,
+                  (unsigned long long)quota->disk_bytes);
+    return rc;
+}
+
+/* A deletion for good begins with it. */
+static int raise_epoch(struct cs_store *s)
+{
+    int rc = s->tier->admin->raise_epoch(s->disk);
+    if (rc == CS_OK)
+        store_log(s, CS_LOG_INFO, "prefix cache on disk: deletion for good through the control socket");
     return rc;
 }
 
@@ -295,7 +314,7 @@ int control_answer(struct cs_store *s, const struct control_request *q, struct w
     case CONTROL_ERASE:
         return erase(s, q);
     case CONTROL_EPOCH:
-        return s->tier->admin->raise_epoch(s->disk);
+        return raise_epoch(s);
     case CONTROL_PIN:
         return pin(s, q->key, q->on);
     case CONTROL_DRAIN:

@@ -239,7 +239,7 @@ class Changing(Case):
         self.assertEqual(holder.publish(0, 1000, 58), 56)  # which stores nothing new
         gone = self.ask("evict", "--tenant", ONE)
         self.assertEqual((gone["spans"], self.places(ONE)), (3, []))
-        holder.close()
+        self.assertEqual(holder.close().count("deletion for good through the control socket"), 2)
         self.assertEqual(self.admin("verify").returncode, 0)
         self.assertEqual(self.reused_after_rebuild((0, 1000, 121), (0, 9000, 61), (1, 1000, 121)), [56, 60, 0])
 
@@ -313,7 +313,7 @@ class Changing(Case):
         self.ask("quota", ONE, "--device", "112K")  # the other limit stays
         self.assertEqual([(u["device_limit"], u["disk_limit"]) for u in self.ask("quota", "1111")], [(112 << 10, 256 << 10)])
         self.assertIn("256.0 KiB of 256.0 KiB", self.admin("quota").stdout)
-        holder.close()
+        self.assertIn(f"quota of tenant {ONE} through the control socket: device {112 << 10}, host 0, disk {256 << 10} bytes", holder.close())
         self.assertEqual((use(ONE)["disk_bytes"], use(ONE)["disk_limit"]), (256 << 10, 256 << 10))
         self.ask("quota", ONE, "--none")
         self.assertIsNone(use(ONE)["disk_limit"])
