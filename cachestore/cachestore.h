@@ -391,6 +391,12 @@ struct cs_kept {
     uint64_t stored, alive, gone[CS_GONE_COUNT];
 };
 
+/* Time that a restore took over the time it was predicted to take: bucket i counts those of at most
+ * cs_ratio_percent(i), and more than the one before; the last one all above. */
+enum { CS_RATIO_BUCKETS = 12 };
+/* i < CS_RATIO_BUCKETS - 1. */
+unsigned cs_ratio_percent(unsigned i);
+
 struct cs_stats {
     /* device */
     uint64_t arena_bytes, page_stride, pages_total, pages_free, pages_live,
@@ -413,6 +419,13 @@ struct cs_stats {
     /* tokens_looked_up = tokens_device + _host + _disk + sum of tokens_missed[]: those not reused, by the
      * miss of their look-up. NONE: what is computed even at a full hit. */
     uint64_t tokens_looked_up, tokens_device, tokens_host, tokens_disk, tokens_missed[CS_MISS_COUNT];
+    /* Restores that waited for the disk, by how the wait ended; all = sum of the other five + those that wait
+     * now. in_time: all landed and a time had been predicted; unpredicted: none had, nothing being learned;
+     * failed: a read; abandoned: closed before. predicted_us and taken_us are sums over those in time,
+     * restores_ratio[] counts each of them, and ratio_percent is the sum of their ratios. */
+    uint64_t restores_disk, restores_in_time, restores_unpredicted, restores_deadline, restores_failed,
+        restores_abandoned, restores_predicted_us, restores_taken_us, restores_ratio_percent,
+        restores_ratio[CS_RATIO_BUCKETS];
     uint64_t publishes, publish_spans, publish_pages, publish_duplicate_pages, publish_checkpoints;
     uint64_t captures, thinned_checkpoints, dropped_checkpoints; /* dropped: no memory when it was wanted */
     uint64_t evicted_device_checkpoints, evicted_host_checkpoints, evicted_disk_checkpoints;

@@ -46,6 +46,15 @@ static const struct {
     FIGURE(tokens_device),
     FIGURE(tokens_host),
     FIGURE(tokens_disk),
+    FIGURE(restores_disk),
+    FIGURE(restores_in_time),
+    FIGURE(restores_unpredicted),
+    FIGURE(restores_deadline),
+    FIGURE(restores_failed),
+    FIGURE(restores_abandoned),
+    FIGURE(restores_predicted_us),
+    FIGURE(restores_taken_us),
+    FIGURE(restores_ratio_percent),
     FIGURE(publishes),
     FIGURE(publish_spans),
     FIGURE(publish_pages),
@@ -104,9 +113,9 @@ static const struct {
 enum { N_KEPT = sizeof kept / sizeof *kept };
 
 /* All of them but the flag, padded, and the engine's name: who adds one to cs_stats adds it here. */
-_Static_assert(sizeof(struct cs_stats) == (N_NUMBERS + 2 * CS_MISS_COUNT) * sizeof(uint64_t) +
-                                              N_KEPT * sizeof(struct cs_kept) + sizeof(uint64_t) +
-                                              sizeof(const char *),
+_Static_assert(sizeof(struct cs_stats) ==
+                   (N_NUMBERS + 2 * CS_MISS_COUNT + CS_RATIO_BUCKETS) * sizeof(uint64_t) +
+                       N_KEPT * sizeof(struct cs_kept) + sizeof(uint64_t) + sizeof(const char *),
                "every figure has a name");
 
 /* `of`_`name`. */
@@ -135,6 +144,12 @@ int cs_figures_get(const struct cs_store *s, int (*fn)(void *ctx, const struct c
         rc = tell(fn, ctx, "misses", name, stats.misses[i]);
         if (rc == 0)
             rc = tell(fn, ctx, "tokens_missed", name, stats.tokens_missed[i]);
+    }
+    for (unsigned i = 0; i < CS_RATIO_BUCKETS && rc == 0; i++) {
+        char bound[16] = "more";
+        if (i + 1 < CS_RATIO_BUCKETS)
+            snprintf(bound, sizeof bound, "%u", cs_ratio_percent(i));
+        rc = tell(fn, ctx, "restores_ratio", bound, stats.restores_ratio[i]);
     }
     for (size_t i = 0; i < N_KEPT && rc == 0; i++) {
         struct cs_kept k;

@@ -297,8 +297,10 @@ static void keep_locked(struct cs_sequence *q, uint32_t n)
 
 void restore_abandon_locked(struct cs_sequence *q)
 {
-    if (!q->settled)
-        keep_locked(q, 0);
+    if (q->settled)
+        return;
+    tradeoff_end_locked(q, RESTORE_ABANDONED, 0, 0);
+    keep_locked(q, 0);
 }
 
 /* Needs the lock. The first `keep` pages are there: takes the deepest checkpoint among them over; returns the
@@ -326,12 +328,6 @@ static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
     return position / s->page_tokens;
 }
 
-/* From disk. */
-static bool load_is_read(const struct load *l)
-{
-    return l && !l->from_host;
-}
-
 /* Tokens behind the last position that could have been reused at all are NONE's, unless there is none. */
 static void count_missed_locked(const struct cs_sequence *q, uint32_t reused)
 {
@@ -348,10 +344,8 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
     struct cs_stats *t = &s->totals;
     uint32_t keep = q->n_restoring, from_disk = 0, from_host = 0;
     uint64_t landed_ns = q->opened_ns;
-    bool timed = true; /* a load that failed at once tells nothing about how fast they are */
-    bool waited = q->n_waits > 0 || q->resume_wait.load, read = load_is_read(q->resume_wait.load);
-    for (uint32_t i = 0; i < q->n_waits; i++)
-        read |= load_is_read(q->waits[i].load);
+    enum restore_end end = RESTORE_LANDED;
+    bool waited = q->n_waits > 0 || q->resume_wait.load;
     for (uint32_t i = 0; i < q->n_waits; i++) {
         const struct load_wait *w = &q->waits[i];
         if (!w->load->done || w->load->result != TIER_OK) {
@@ -363,7 +357,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
             else
                 q->reuse.miss = CS_MISS_DEADLINE;
             landed_ns = now_ns;
-            timed = !w->load->done;
+            end = w->load->done ? RESTORE_FAILED : RESTORE_LATE;
             break;
         }
         if (w->load->done_ns > landed_ns)
@@ -375,7 +369,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
             landed_ns = state->done_ns;
     } else if (state) {
         landed_ns = now_ns;
-        timed &= !state->done;
+        end = state->done ? RESTORE_FAILED : end == RESTORE_LANDED ? RESTORE_LATE : end;
     }
     if (s->stateful)
         keep = resume_locked(q, keep);
@@ -391,8 +385,7 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
         histogram_add(&s->restore_us, us);
-        if (timed && read)
-            tradeoff_learn_locked(s, q->load_bytes, us, landed_ns);
+        tradeoff_end_locked(q, end, us, landed_ns);
     }
     keep_locked(q, keep);
     if (!q->counted)
@@ -414,11 +407,10 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
 static void await_locked(struct cs_sequence *q)
 {
     struct cs_store *s = q->s;
-    q->load_bytes = s->loading_bytes;
+    tradeoff_begin_locked(q);
     if (s->restore_deadline_ms) {
-        double predicted_us = rate_predict_us(&s->load_rate, (double)q->load_bytes);
         uint64_t floor_ns = s->restore_deadline_ms * NS_PER_MS;
-        uint64_t limit_ns = (uint64_t)(DEADLINE_FACTOR * predicted_us * (double)NS_PER_US);
+        uint64_t limit_ns = (uint64_t)(DEADLINE_FACTOR * q->predicted_us * (double)NS_PER_US);
         q->deadline_ns = q->opened_ns + (limit_ns > floor_ns ? limit_ns : floor_ns);
     }
     sequence_list_locked(q);

@@ -189,7 +189,9 @@ struct cs_sequence {
     struct held_checkpoint resume, fallback; /* the one wanted; a resident one in case it does not land */
     struct load_wait resume_wait;
     uint64_t opened_ns, deadline_ns; /* 0: none */
+    bool reads;                      /* waits for the disk */
     uint64_t load_bytes;             /* with the tier when its own reads had joined them */
+    double predicted_us;             /* for those; 0: nothing was learned yet */
     struct cs_sequence *restoring_next, *restoring_previous;
     struct cs_reuse reuse;
     void (*notify)(void *ctx);
@@ -358,8 +360,12 @@ bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns);
 void restore_abandon_locked(struct cs_sequence *q);
 
 /* tradeoff.c */
-/* A restore for which `bytes` had to be read, all before it in the queue included, took so long. */
-void tradeoff_learn_locked(struct cs_store *s, uint64_t bytes, uint64_t us, uint64_t now_ns);
+/* How the wait of a restore for the disk ended. */
+enum restore_end { RESTORE_LANDED, RESTORE_LATE, RESTORE_FAILED, RESTORE_ABANDONED };
+/* The loads of q are submitted: predicts how long they take. */
+void tradeoff_begin_locked(struct cs_sequence *q);
+/* What q read has come, or is waited for no longer, after so long: counts, and learns from it. */
+void tradeoff_end_locked(struct cs_sequence *q, enum restore_end end, uint64_t us, uint64_t now_ns);
 /* Of the first n pages of the path, those to resume behind; what is resident is held by q already. */
 uint32_t tradeoff_pages_locked(const struct cs_sequence *q, uint32_t n);
 /* The checkpoint at or before `matched` tokens to resume at, in any tier. NULL: none. */

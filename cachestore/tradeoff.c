@@ -7,7 +7,16 @@
 #include "cachestore/policy/cut.h"
 #include "cachestore/store.h"
 
-#define TRUSTED_NS 30000000000ull /* how long a measurement speaks against loading */
+#include <math.h>
+
+#define RATIO_PERCENT_MOST 1e6
+#define TRUSTED_NS         30000000000ull /* how long a measurement speaks against loading */
+
+unsigned cs_ratio_percent(unsigned i)
+{
+    static const unsigned percent[CS_RATIO_BUCKETS - 1] = {25, 50, 67, 80, 90, 110, 125, 150, 200, 300, 400};
+    return percent[i];
+}
 
 int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us)
 {
@@ -23,10 +32,58 @@ int cs_prefill_cost(struct cs_store *s, double linear_us, double quadratic_us)
 
 /* Everything below runs with the store's lock held. */
 
-void tradeoff_learn_locked(struct cs_store *s, uint64_t bytes, uint64_t us, uint64_t now_ns)
+/* From disk. */
+static bool load_is_read(const struct load *l)
 {
-    rate_learn(&s->load_rate, (double)bytes, (double)us);
-    s->load_measured_ns = now_ns;
+    return l && !l->from_host;
+}
+
+void tradeoff_begin_locked(struct cs_sequence *q)
+{
+    struct cs_store *s = q->s;
+    q->load_bytes = s->loading_bytes;
+    q->predicted_us = rate_predict_us(&s->load_rate, (double)q->load_bytes);
+    q->reads = load_is_read(q->resume_wait.load);
+    for (uint32_t i = 0; i < q->n_waits; i++)
+        q->reads |= load_is_read(q->waits[i].load);
+    s->totals.restores_disk += q->reads;
+}
+
+static void count_in_time_locked(struct cs_store *s, double predicted_us, uint64_t us)
+{
+    struct cs_stats *t = &s->totals;
+    double percent = fmin(100 * (double)us / predicted_us, RATIO_PERCENT_MOST);
+    unsigned i = 0;
+    t->restores_in_time++;
+    t->restores_predicted_us += (uint64_t)predicted_us;
+    t->restores_taken_us += us;
+    t->restores_ratio_percent += (uint64_t)(percent + 0.5);
+    while (i + 1 < CS_RATIO_BUCKETS && percent > cs_ratio_percent(i))
+        i++;
+    t->restores_ratio[i]++;
+}
+
+void tradeoff_end_locked(struct cs_sequence *q, enum restore_end end, uint64_t us, uint64_t now_ns)
+{
+    struct cs_store *s = q->s;
+    if (!q->reads)
+        return;
+    if (end == RESTORE_ABANDONED)
+        s->totals.restores_abandoned++;
+    else if (end == RESTORE_FAILED)
+        s->totals.restores_failed++;
+    else if (end == RESTORE_LATE)
+        s->totals.restores_deadline++;
+    else if (q->predicted_us > 0)
+        count_in_time_locked(s, q->predicted_us, us);
+    else
+        s->totals.restores_unpredicted++;
+    /* One that failed at once tells nothing about how fast they are; one that was late, that it takes as
+     * long as that at least. */
+    if (end == RESTORE_LANDED || end == RESTORE_LATE) {
+        rate_learn(&s->load_rate, (double)q->load_bytes, (double)us);
+        s->load_measured_ns = now_ns;
+    }
 }
 
 /* False: not known well enough to speak against a load. */

@@ -1,18 +1,22 @@
 /*
- * Least squares over faded measurements. Where sizes hardly differ, or the line would fall or start below 0,
- * the data do not tell the two parts apart: then the nearest line that makes sense is taken.
+ * Least squares over faded measurements, each weighted by one over the time it took: how far times scatter
+ * grows with them, and unweighted the scatter of long ones alone would say what short ones are predicted to
+ * take. (One over its square fits short ones a little better, and is later to follow a disk that becomes
+ * slow.) Where sizes hardly differ, or the line would fall or start below 0, the data do not tell the two
+ * parts apart: then the nearest line that makes sense is taken.
  */
 #include "cachestore/policy/rate.h"
 
-#define FADE         0.8 /* of all before, at each new measurement */
+#define FADE         0.7 /* of all before, at each new measurement */
 #define LEAST_SPREAD 0.1 /* standard deviation of sizes over their mean */
 
 void rate_learn(struct rate *r, double bytes, double us)
 {
     if (!(bytes > 0) || !(us >= 0))
         return;
-    *r = (struct rate){FADE * r->n + 1, FADE * r->x + bytes, FADE * r->y + us, FADE * r->xx + bytes * bytes,
-                       FADE * r->xy + bytes * us};
+    double w = us > 1 ? 1 / us : 1;
+    *r = (struct rate){FADE * r->n + w, FADE * r->x + w * bytes, FADE * r->y + w * us,
+                       FADE * r->xx + w * bytes * bytes, FADE * r->xy + w * bytes * us};
 }
 
 bool rate_line(const struct rate *r, double *latency_us, double *us_a_byte)

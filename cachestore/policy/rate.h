@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* Faded sums over the measurements; all 0: none yet. */
+/* Faded, weighted sums over the measurements; all 0: none yet. */
 struct rate {
     double n, x, y, xx, xy;
 };

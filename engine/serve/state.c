@@ -489,6 +489,36 @@ static void latency_metrics(struct eng_bytes *out, const struct cs_latencies *l)
     metric_histogram(out, "cache_disk_sync_seconds", "Syncs of a volume.", &l->sync);
 }
 
+/* What was predicted of restores from disk, and what came. */
+static void restore_metrics(struct eng_bytes *out, const struct cs_stats *st)
+{
+    uint64_t n = 0;
+    metric(out, "cache_restores_disk_total", COUNTER, "Restores that waited for the disk, ended or not.",
+           st->restores_disk);
+    metric_head(out, "cache_restores_ended_total", COUNTER, "Those of them that have ended, by how.");
+    metric_labelled(out, "cache_restores_ended_total", "how", "in_time", st->restores_in_time);
+    metric_labelled(out, "cache_restores_ended_total", "how", "unpredicted", st->restores_unpredicted);
+    metric_labelled(out, "cache_restores_ended_total", "how", "deadline", st->restores_deadline);
+    metric_labelled(out, "cache_restores_ended_total", "how", "failed", st->restores_failed);
+    metric_labelled(out, "cache_restores_ended_total", "how", "abandoned", st->restores_abandoned);
+    metric_seconds(out, "cache_restores_predicted_seconds_total",
+                   "Time that those in time were predicted to take.",
+                   (double)st->restores_predicted_us * 1e-6);
+    metric_seconds(out, "cache_restores_taken_seconds_total", "Time that the same ones took.",
+                   (double)st->restores_taken_us * 1e-6);
+    static const char name[] = "isotherm_cache_restores_taken_over_predicted";
+    eng_bytes_printf(out, "# HELP %s Ratio of the two for each of them.\n# TYPE %s histogram\n", name, name);
+    for (unsigned i = 0; i < CS_RATIO_BUCKETS; i++) {
+        n += st->restores_ratio[i];
+        if (i + 1 < CS_RATIO_BUCKETS)
+            eng_bytes_printf(out, "%s_bucket{le=\"%g\"} %llu\n", name, cs_ratio_percent(i) / 100.0,
+                             (unsigned long long)n);
+    }
+    eng_bytes_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.2f\n%s_count %llu\n", name,
+                     (unsigned long long)n, name, (double)st->restores_ratio_percent * 0.01, name,
+                     (unsigned long long)n);
+}
+
 void eng_state_metrics(struct eng_call *c, const char *url)
 {
     struct eng_engine *e = atomic_load(&c->server->engine);
@@ -504,6 +534,7 @@ void eng_state_metrics(struct eng_call *c, const char *url)
     engine_metrics(&c->answer, &es);
     cache_metrics(&c->answer, &st);
     kept_metrics(&c->answer, &st);
+    restore_metrics(&c->answer, &st);
     cs_latencies_get(eng_engine_store(e), &latencies);
     latency_metrics(&c->answer, &latencies);
 }

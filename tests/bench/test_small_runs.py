@@ -15,6 +15,8 @@ EXPECTED = {
                      r"beside prefill: ceiling [\d.]+ GB/s \(\d in flight\), restore [\d.]+ GB/s",
                      r"beside restores +per GB the thread that reads ran [1-9]\d* ms"],
     "disk_publish": [r"first: ceiling [\d.]+ GB/s \(\d in flight\), publish [\d.]+ GB/s", r"again: ceiling .* publish", r"[1-9]\d* syncs"],
+    "predicted": [rf"^{load} +{phase} +{n} restores: taken / predicted p10 [\d.]+ +p50 [\d.]+ +p90 [\d.]+; within 1\.25: \d+ %"
+                  for load in ("idle", "beside prefill", "beside writes", "in turns") for phase, n in (("learning", 2), ("learned", 3))],
     "host_restore": [r"[1-9]\d* batches of copies", r"medians: memcpy [\d.]+ GB/s, by 2 threads [\d.]+; restore [\d.]+ GB/s"],
     "flat": [],
     "disk_author": [r"^20 requests", r"write: admitted 3\.0 MiB", r"amplification \d\.\d{3}; all files", r"above it in 0 of [1-9]\d* samples"],

@@ -224,6 +224,7 @@ static void behind_the_deadline_the_verified_part_is_used_and_late_bytes_land_no
     assert_int_equal(cs_sequence_poll(q, &r), 1);
     assert_int_equal(r.tokens_disk, 12);
     assert_int_equal(r.miss, CS_MISS_DEADLINE);
+    assert_int_equal(stats_of(s).restores_deadline, 1);
     /* Three pages are still the read's: the sequence can have all but them. */
     assert_int_equal(cs_sequence_grow(q, 10 * PT), CS_EFULL);
     assert_int_equal(cs_sequence_grow(q, 9 * PT), CS_OK);

@@ -90,13 +90,16 @@ class Places(ServerCase):
     def test_histograms_add_up(self):
         self.server.chat(max_tokens=2)
         values = self.server.metrics()
-        for name in ("publish", "restore", "disk_read", "disk_write", "disk_sync"):
-            name = f"isotherm_cache_{name}_seconds"
+        names = [f"isotherm_cache_{name}_seconds" for name in ("publish", "restore", "disk_read", "disk_write", "disk_sync")]
+        for name in names + ["isotherm_cache_restores_taken_over_predicted"]:
             buckets = [value for key, value in values.items() if key.startswith(name + "_bucket")]
             self.assertEqual(buckets, sorted(buckets))
             self.assertEqual(buckets[-1], values[name + "_count"])
         self.assertGreater(values["isotherm_cache_publish_seconds_count"], 0)
         self.assertGreater(values["isotherm_cache_publish_seconds_sum"], 0)
+        ended = sum(value for key, value in values.items() if key.startswith("isotherm_cache_restores_ended_total{"))
+        self.assertEqual(ended, values["isotherm_cache_restores_disk_total"])
+        self.assertEqual(values['isotherm_cache_restores_ended_total{how="in_time"}'], values["isotherm_cache_restores_taken_over_predicted_count"])
 
     def test_cache_tells_budget_and_use_of_each_tier(self):
         cache = self.server.cache()
