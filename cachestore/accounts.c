@@ -117,6 +117,19 @@ struct account *accounts_find(const struct accounts *as, const struct cs_tenant 
     return a;
 }
 
+/* All of them into empty buckets. */
+static void rehash(struct accounts *as)
+{
+    for (uint32_t i = 0; i < as->n_slots; i++) {
+        struct account *a = as->slot[i];
+        if (!a)
+            continue;
+        struct account **at = &as->buckets[bucket_of(as, &a->id)];
+        a->hash_next = *at;
+        *at = a;
+    }
+}
+
 /* A larger table; without memory the old one serves on. */
 static void grow_buckets(struct accounts *as)
 {
@@ -127,14 +140,47 @@ static void grow_buckets(struct accounts *as)
     free((void *)as->buckets);
     as->buckets = buckets;
     as->bucket_mask = n - 1;
-    for (uint32_t i = 0; i < as->n_slots; i++) {
-        struct account *a = as->slot[i];
-        if (!a)
-            continue;
-        struct account **at = &as->buckets[bucket_of(as, &a->id)];
-        a->hash_next = *at;
-        *at = a;
+    rehash(as);
+}
+
+void accounts_pack(struct accounts *as)
+{
+    uint32_t n_buckets = FIRST_BUCKETS, n = 0;
+    size_t capacity = FIRST_SLOTS;
+    while (capacity < as->n)
+        capacity *= 2;
+    while (n_buckets < as->n)
+        n_buckets *= 2;
+    if (capacity >= as->slots_capacity)
+        return;
+    struct account **slot = calloc(capacity, sizeof(struct account *)),
+                   **buckets = calloc(n_buckets, sizeof(struct account *));
+    uint32_t *numbers = calloc(capacity, sizeof *numbers);
+    if (!slot || !buckets || !numbers) {
+        free((void *)slot);
+        free((void *)buckets);
+        free(numbers);
+        return;
     }
+    for (uint32_t i = 0; i < as->n_slots; i++)
+        if (as->slot[i]) {
+            slot[n] = as->slot[i];
+            slot[n]->slot = n;
+            n++;
+        }
+    free((void *)as->slot);
+    free((void *)as->buckets);
+    free(as->free_slot);
+    as->slot = slot;
+    as->buckets = buckets;
+    as->free_slot = numbers;
+    as->slots_capacity = as->free_slots_capacity = capacity;
+    as->n_slots = n;
+    as->n_free_slots = 0;
+    as->bucket_mask = n_buckets - 1;
+    rehash(as);
+    as->bytes -= (as->n_counted_most - as->n_counted) * TABLE_SHARE;
+    as->n_counted_most = as->n_counted;
 }
 
 static bool free_slot(struct accounts *as, uint32_t *slot)

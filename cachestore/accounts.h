@@ -4,7 +4,7 @@
  * An account is there while a span or a sequence of its tenant is, or while the tenant has limits of its own.
  * With spans or limits it is counted in the index's budget, and its share of the tables with it; otherwise
  * both are part of its sequences' memory. So nobody can make many for nothing, and nothing is counted for
- * which no room was made. Tables never shrink, and what was counted for them stays.
+ * which no room was made. Tables shrink only while a store opens, and what was counted for them stays.
  *
  * Used bytes are exact at any time: each page of an arena belongs to the tenant it was taken for until it is
  * free, a record from the moment it is handed to the disk. Who uses more than the limit of a tier is in the
@@ -59,6 +59,9 @@ struct accounts {
 /* of_all: limits of those who have none of their own. CS_OK or CS_ENOMEM. */
 int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host);
 void accounts_close(struct accounts *as);
+/* Makes the tables as small as they can be, while nothing is taken from the arenas. Without memory they stay.
+ */
+void accounts_pack(struct accounts *as);
 /* Call when `budget` was set: bytes of each tier, and of the index what is not tables. */
 void accounts_shares_changed(struct accounts *as);
 /* What one more takes at most. */

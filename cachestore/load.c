@@ -343,19 +343,37 @@ uint32_t loader_pins_let_go(const struct loader *l)
     return l->n_pins_let_go;
 }
 
-/* Before anything of them is linked. */
+uint32_t loader_limits_let_go(const struct loader *l)
+{
+    return l->n_limits_let_go;
+}
+
+/* Limits keep their accounts in the index, so all together may take half of what it has, like pins: first of
+ * those who have something stored. The others stay in the catalogue, for an open with more room. */
 static int set_quotas(struct loader *l)
 {
     struct cs_store *s = l->s;
-    for (size_t i = 0; i < l->n_quotas; i++) {
-        const struct tenant_limits *q = &l->quotas[i];
-        struct account *a = index_account_locked(&s->index, &q->tenant);
-        if (!a)
+    struct accounts *as = &s->index.accounts;
+    uint64_t room = as->budget[USE_INDEX] / 2, each = accounts_bytes_each(as);
+    for (int stored = 1; stored >= 0; stored--)
+        for (size_t i = 0; i < l->n_quotas; i++) {
+            const struct tenant_limits *q = &l->quotas[i];
+            struct account *a = accounts_find(as, &q->tenant);
+            if ((a && a->n_spans > 0) != stored)
+                continue;
+            if (room < each) {
+                l->n_limits_let_go++;
+                continue;
+            }
+            room -= each;
+            a = index_account_locked(&s->index, &q->tenant);
+            if (!a)
+                return CS_ENOMEM;
+            accounts_set_quota(as, a, &q->quota);
+        }
+    for (size_t i = 0; i < l->n_quotas && l->quotas_to_tell && s->tier->quota; i++)
+        if (s->tier->quota(s->disk, &l->quotas[i].tenant, &l->quotas[i].quota) != CS_OK)
             return CS_ENOMEM;
-        accounts_set_quota(&s->index.accounts, a, &q->quota);
-        if (l->quotas_to_tell && s->tier->quota && s->tier->quota(s->disk, &q->tenant, &q->quota) != CS_OK)
-            return CS_ENOMEM;
-    }
     return CS_OK;
 }
 
@@ -364,8 +382,6 @@ int loader_finish_locked(struct loader *l)
     struct cs_store *s = l->s;
     struct place_in_order *order = NULL;
     int rc = loader_prepared(l);
-    if (rc == CS_OK)
-        rc = set_quotas(l);
     if (rc == CS_OK)
         rc = order_make(l, &order);
     if (rc != CS_OK)
@@ -404,10 +420,13 @@ int loader_finish_locked(struct loader *l)
             index_requeue_locked(&s->index, sp);
     }
     rc = link_notes(l);
+    if (rc == CS_OK)
+        rc = set_quotas(l);
     if (rc != CS_OK)
         goto out;
     /* Budgets may be smaller than they were. */
     room_for_index_locked(s, 0, NULL);
+    accounts_pack(&s->index.accounts);
     room_for_disk_locked(s, 0);
     while (room_trim_some_locked(s))
         ;

@@ -91,7 +91,7 @@ struct loader {
     int64_t now_unix;
     bool no_memory; /* a row that could have been linked was not */
     size_t n_late;
-    uint32_t n_pins_let_go;
+    uint32_t n_pins_let_go, n_limits_let_go;
 };
 
 /* Waits until every row is in `rows`. CS_OK or CS_ENOMEM. */

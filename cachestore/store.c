@@ -302,6 +302,12 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
                 s, CS_LOG_WARN,
                 "prefix cache: %u tenants and the disk's records fill %llu bytes of index: nothing is kept",
                 n_accounts, (unsigned long long)s->index.budget);
+        if (loader_limits_let_go(loader) > 0)
+            store_log(
+                s, CS_LOG_WARN,
+                "prefix cache: limits of %u tenants would take more than half of %llu bytes of index, and "
+                "are not in force; they are kept on disk",
+                loader_limits_let_go(loader), (unsigned long long)s->index.budget);
         if (loader_pins_let_go(loader) > 0)
             store_log(s, CS_LOG_WARN,
                       "prefix cache: %u pins would hold more than half of the disk or of the index; the "

@@ -235,6 +235,8 @@ int loader_on_quota(void *ctx, const struct cs_tenant *tenant, const struct cs_q
 int loader_finish_locked(struct loader *l);
 /* Pins that would have held more than half of a budget. */
 uint32_t loader_pins_let_go(const struct loader *l);
+/* Tenants whose limits are not in force, because the index has no room for them. */
+uint32_t loader_limits_let_go(const struct loader *l);
 void loader_free(struct loader *l);
 
 /* room.c */

@@ -343,6 +343,77 @@ static void who_has_more_than_its_share_of_the_index_gives_it_back(void **state)
     cs_close(s, 0);
 }
 
+/* They are kept on disk, and those of who has something stored come first. */
+static void limits_take_no_more_than_half_of_an_index_that_has_become_smaller(void **state)
+{
+    (void)state;
+    enum { N_TENANTS = 8, STORED = 6 };
+    struct cs_config c = tiny_config(60);
+    tier.budget = 100 * PAGE;
+    struct cs_store *s = fake_open(&tier, &c);
+    for (uint8_t k = 0; k < N_TENANTS; k++)
+        set_quota(s, &(struct cs_tenant){{k}}, (struct cs_quota){.disk_bytes = (50 + k) * PAGE});
+    store(s, &(struct cs_tenant){{STORED}}, 1, PT);
+    uint64_t each = accounts_bytes_each(&s->index.accounts), room;
+    cs_close(s, 0);
+    c.index_bytes = 256 << 10;
+    do { /* until half of what is no table has room for three of them */
+        c.index_bytes -= each / 2;
+        s = fake_open(&tier, &c);
+        room = s->index.accounts.budget[USE_INDEX] / 2;
+        assert_true(stats_of(s).index_bytes <= c.index_bytes);
+        recount(s);
+        if (room >= 4 * each)
+            cs_close(s, 0);
+    } while (room >= 4 * each);
+    uint32_t n = 0;
+    for (uint8_t k = 0; k < N_TENANTS; k++)
+        n += use_of(s, &(struct cs_tenant){{k}}).own.disk_bytes == (50ull + k) * PAGE;
+    assert_int_equal(n, 3);
+    assert_true(use_of(s, &(struct cs_tenant){{STORED}}).own.disk_bytes > 0);
+    assert_int_equal(found(s, &(struct cs_tenant){{STORED}}, 1, PT), PT);
+    cs_close(s, 0);
+    c.index_bytes = 0;
+    s = fake_open(&tier, &c);
+    for (uint8_t k = 0; k < N_TENANTS; k++)
+        assert_int_equal(use_of(s, &(struct cs_tenant){{k}}).own.disk_bytes, (50 + k) * PAGE);
+    recount(s);
+    cs_close(s, 0);
+}
+
+static void tables_of_tenants_that_are_gone_shrink_when_a_store_opens(void **state)
+{
+    (void)state;
+    enum { N_TENANTS = 300 };
+    struct accounts as;
+    struct account *a[N_TENANTS];
+    assert_int_equal(accounts_open(&as, &(struct cs_quota){0}, false), CS_OK);
+    uint64_t empty = as.bytes;
+    for (uint32_t k = 0; k < N_TENANTS; k++) {
+        a[k] = accounts_get(&as, &(struct cs_tenant){{(uint8_t)k, (uint8_t)(k >> 8)}});
+        assert_non_null(a[k]);
+        accounts_add_span(&as, a[k]);
+    }
+    for (uint32_t k = 0; k < N_TENANTS; k++)
+        if (k % 100 != 7)
+            accounts_remove_span(&as, a[k]);
+    uint64_t before = as.bytes;
+    accounts_pack(&as);
+    assert_true(as.bytes < before);
+    assert_int_equal(as.n_slots, 3);
+    for (uint32_t k = 0; k < N_TENANTS; k++)
+        assert_ptr_equal(accounts_find(&as, &(struct cs_tenant){{(uint8_t)k, (uint8_t)(k >> 8)}}),
+                         k % 100 == 7 ? a[k] : NULL);
+    for (uint32_t k = 7; k < N_TENANTS; k += 100)
+        accounts_remove_span(&as, a[k]);
+    for (uint32_t k = 0; k < N_TENANTS; k++) /* numbers are used again */
+        accounts_settle(&as, accounts_get(&as, &(struct cs_tenant){{1, 1, (uint8_t)k, (uint8_t)(k >> 8)}}));
+    assert_int_equal(as.n_slots, 3);
+    accounts_pack(&as);
+    assert_true(as.bytes <= empty + 3 * accounts_bytes_each(&as));
+    accounts_close(&as);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -356,6 +427,9 @@ int main(void)
         cmocka_unit_test(who_waits_for_room_of_its_own_on_the_host_holds_up_nobody),
         cmocka_unit_test(notes_of_one_tenant_leave_others_their_share_of_the_index),
         cmocka_unit_test(who_has_more_than_its_share_of_the_index_gives_it_back),
+        cmocka_unit_test_teardown(limits_take_no_more_than_half_of_an_index_that_has_become_smaller,
+                                  forget_disk),
+        cmocka_unit_test(tables_of_tenants_that_are_gone_shrink_when_a_store_opens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
