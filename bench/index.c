@@ -179,13 +179,13 @@ static void bench_disk(uint32_t n_records, uint32_t n_tenants, double *us, uint3
                                   : NULL;
         if (!sp)
             die("memory");
-        sp->disk_bytes = (1 + rng % 64) * PAGE_BYTES; /* so that many classes have some */
+        sp->disk_bytes = (1 + rng % 64) * PAGE_BYTES; /* so that worth differs */
         index_set_disk_locked(&ix, sp, SPAN_DISK_DURABLE);
         index_touch_locked(&ix, sp, 1 + (rng >> 20));
     }
     printf("\n%u records on disk of %u tenants: index %.0f bytes a record (of it ranks %zu), %.0f a tenant\n",
-           n_records, n_tenants, (double)(ix.bytes - before) / n_records, sizeof(struct rank[RANK_TIERS]),
-           (double)ix.accounts.bytes / n_tenants);
+           n_records, n_tenants, (double)(ix.bytes - before) / n_records,
+           sizeof(struct kinetic_node[RANK_TIERS]), (double)ix.accounts.bytes / n_tenants);
     for (int of_one = 0; of_one < 2; of_one++) {
         double all = cpu_s();
         for (uint32_t i = 0; i < n_victims; i++) {

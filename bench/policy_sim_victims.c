@@ -16,11 +16,13 @@
 #include "cachestore/index.h"
 #include "cachestore/policy/evict.h"
 
-#include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 
-struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
-struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
+struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
+
+#define ANY_TURN (-1)
 
 struct credit {
     double floor; /* L when it was last used */
@@ -35,40 +37,44 @@ static struct {
     bool stateful;
     struct credit *credit; /* of nodes; gdsf only */
     double floor;
-    struct span **found, **stack;
+    struct span **found;
+    struct kinetic_node **stack;
     size_t n_found, found_capacity, stack_capacity;
 } victims;
 
 /* ---- candidates -------------------------------------------------------------------------------------- */
 
-static void push(struct span *sp, size_t *n)
+static void push(struct kinetic_node *node, size_t *n)
 {
-    if (!sp)
+    if (!node)
         return;
-    victims.stack = sim_reserve((void *)victims.stack, &victims.stack_capacity, *n, sizeof(struct span *));
-    victims.stack[(*n)++] = sp;
+    victims.stack =
+        sim_reserve((void *)victims.stack, &victims.stack_capacity, *n, sizeof(struct kinetic_node *));
+    victims.stack[(*n)++] = node;
 }
 
-static void gather_class(enum rank_tier tier, struct span *root)
+static void gather_heap(enum rank_tier tier, int turn, struct kinetic_node *root)
 {
     size_t n = 0;
-    push(root, &n);
-    while (n > 0) {
-        struct span *sp = victims.stack[--n];
+    for (push(root, &n); n > 0;) {
+        struct kinetic_node *node = victims.stack[--n];
+        push(node->left, &n);
+        push(node->right, &n);
+        if (turn != ANY_TURN && node->turn != turn)
+            continue;
         victims.found = sim_reserve((void *)victims.found, &victims.found_capacity, victims.n_found,
                                     sizeof(struct span *));
-        victims.found[victims.n_found++] = sp;
-        push(sp->rank[tier].child[0], &n);
-        push(sp->rank[tier].child[1], &n);
-        push(sp->rank[tier].next, &n);
+        victims.found[victims.n_found++] =
+            (struct span *)(void *)((char *)(node - tier) - offsetof(struct span, rank));
     }
 }
 
-static void gather(const struct index *ix, enum rank_tier tier, int group)
+static void gather(const struct index *ix, enum rank_tier tier, int turn)
 {
     victims.n_found = 0;
-    for (int class = WORTH_CLASS_NOTHING + 1; class < WORTH_CLASS_LAST; class ++)
-        gather_class(tier, ix->ranks[tier]->root[group][class]);
+    for (uint32_t i = 0; i < ix->accounts.n_slots; i++)
+        if (ix->accounts.slot[i])
+            gather_heap(tier, turn, ix->accounts.slot[i]->heads[tier].heap.root);
 }
 
 /* ---- what they are worth ----------------------------------------------------------------------------- */
@@ -113,8 +119,6 @@ static double worth_of(const struct index *ix, enum rank_tier tier, const struct
 {
     uint64_t age = now_us > sp->last_used ? now_us - sp->last_used : 0;
     switch (victims.policy) {
-    case SIM_EXACT:
-        return worth_now(sp->rank[tier].value, age);
     case SIM_GDSF:
         return greedy_dual(ix, tier, sp);
     case SIM_FUTURE:
@@ -124,11 +128,13 @@ static double worth_of(const struct index *ix, enum rank_tier tier, const struct
     }
 }
 
-static bool goes_before(const struct span *a, const struct span *b)
+/* The exact choice has no worth of its own: it compares. */
+static bool goes_before(enum rank_tier tier, const struct span *a, double worth_a, const struct span *b,
+                        double worth_b, uint64_t now_us)
 {
-    const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
-                             fb = {.last_used = b->last_used, .first_position = b->first_position};
-    return evict_oldest_before(&fa, &fb);
+    if (victims.policy == SIM_EXACT)
+        return kinetic_before(&a->rank[tier], &a->age, &b->rank[tier], &b->age, now_us);
+    return worth_a != worth_b ? worth_a < worth_b : evict_oldest_before(&a->age, &b->age);
 }
 
 static struct span *least(const struct index *ix, enum rank_tier tier)
@@ -138,8 +144,8 @@ static struct span *least(const struct index *ix, enum rank_tier tier)
     double best_worth = 0;
     for (size_t i = 0; i < victims.n_found; i++) {
         struct span *sp = victims.found[i];
-        double worth = worth_of(ix, tier, sp, now);
-        if (!best || worth < best_worth || (worth == best_worth && goes_before(sp, best))) {
+        double worth = victims.policy == SIM_EXACT ? 0 : worth_of(ix, tier, sp, now);
+        if (!best || goes_before(tier, sp, worth, best, best_worth, now)) {
             best = sp;
             best_worth = worth;
         }
@@ -149,35 +155,28 @@ static struct span *least(const struct index *ix, enum rank_tier tier)
     return best;
 }
 
-/* Judges all candidates anew. */
-static void refresh(struct index *ix, enum rank_tier tier, int group)
+static bool is_by_worth(unsigned turn)
 {
-    gather(ix, tier, group);
-    for (size_t i = 0; i < victims.n_found; i++)
-        ranks_update_locked(ix, victims.found[i]);
+    return turn == RANK_SAFE || turn == RANK_UNSAFE || turn == RANK_WAITING;
 }
 
-/* There is no host tier here. */
-static int groups_of(enum rank_tier tier)
-{
-    return tier == RANK_DEVICE ? 3 : 1;
-}
-
-struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of)
 {
     struct span *best = NULL;
-    bool dead = false;
-    for (int group = 0; group < groups_of(tier); group++) {
-        if (victims.policy == SIM_EXACT)
-            refresh(ix, tier, group);
-        dead = dead || ix->ranks[tier]->root[group][WORTH_CLASS_NOTHING];
+    if (victims.policy == SIM_EXACT) {
+        uint64_t now = index_now(ix);
+        ix->last_tick = ix->last_tick < now ? now : ix->last_tick; /* as the store does */
+        gather(ix, tier, ANY_TURN);
+        for (size_t i = 0; i < victims.n_found; i++)
+            ranks_update_locked(ix, victims.found[i]);
     }
-    for (int group = 0; group < groups_of(tier) && !best && !dead && victims.policy != SIM_STORE; group++) {
-        gather(ix, tier, group);
+    const struct kinetic_node *first = ix->ranks[tier].root; /* turns do not change with time */
+    if (victims.policy != SIM_STORE && first && is_by_worth(first->turn)) {
+        gather(ix, tier, first->turn);
         best = least(ix, tier);
-    }
-    if (!best)
+    } else {
         best = __real_ranks_victim_locked(ix, tier, of);
+    }
     victims.n_victims += best != NULL;
     return best;
 }
@@ -235,7 +234,8 @@ uint64_t sim_victims_end(void)
     victims.credit = NULL;
     free((void *)victims.found);
     free((void *)victims.stack);
-    victims.found = victims.stack = NULL;
+    victims.found = NULL;
+    victims.stack = NULL;
     victims.found_capacity = victims.stack_capacity = 0;
     return victims.n_victims;
 }

@@ -48,10 +48,9 @@ static void look_over(struct accounts *as, struct account *a, unsigned t)
         a->over_next[t]->over_previous[t] = a->over_previous[t];
 }
 
-int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host)
+int accounts_open(struct accounts *as, const struct cs_quota *of_all)
 {
-    *as = (struct accounts){.of_all = *of_all,
-                            .tier_used = {[RANK_DEVICE] = true, [RANK_HOST] = host, [RANK_DISK] = true}};
+    *as = (struct accounts){.of_all = *of_all};
     as->buckets = calloc(FIRST_BUCKETS, sizeof(struct account *));
     if (!as->buckets)
         return CS_ENOMEM;
@@ -60,17 +59,10 @@ int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host)
     return CS_OK;
 }
 
-static void account_free(struct account *a)
-{
-    for (int t = 0; a && t < RANK_TIERS; t++)
-        free(a->heads[t]);
-    free(a);
-}
-
 void accounts_close(struct accounts *as)
 {
     for (uint32_t i = 0; i < as->n_slots; i++)
-        account_free(as->slot[i]);
+        free(as->slot[i]);
     free((void *)as->slot);
     free(as->free_slot);
     free((void *)as->buckets);
@@ -78,17 +70,14 @@ void accounts_close(struct accounts *as)
 }
 
 /* Without its share of the tables. */
-static uint64_t account_bytes(const struct accounts *as)
+static uint64_t account_bytes(void)
 {
-    uint64_t bytes = sizeof(struct account) + ALLOC_OVERHEAD;
-    for (int t = 0; t < RANK_TIERS; t++)
-        bytes += as->tier_used[t] ? ranks_heads_bytes((enum rank_tier)t) + ALLOC_OVERHEAD : 0;
-    return bytes;
+    return sizeof(struct account) + ALLOC_OVERHEAD;
 }
 
-uint64_t accounts_bytes_each(const struct accounts *as)
+uint64_t accounts_bytes_each(void)
 {
-    return account_bytes(as) + TABLE_SHARE;
+    return account_bytes() + TABLE_SHARE;
 }
 
 void accounts_shares_changed(struct accounts *as)
@@ -205,14 +194,11 @@ struct account *accounts_get(struct accounts *as, const struct cs_tenant *id)
     if (a)
         return a;
     a = calloc(1, sizeof *a);
-    bool ok = a != NULL;
-    for (int t = 0; t < RANK_TIERS && ok; t++)
-        if (as->tier_used[t])
-            ok = (a->heads[t] = calloc(1, ranks_heads_bytes((enum rank_tier)t))) != NULL;
-    if (!ok || !free_slot(as, &slot)) {
-        account_free(a);
+    if (!a || !free_slot(as, &slot)) {
+        free(a);
         return NULL;
     }
+    ranks_open_account(a->heads);
     if (as->n > as->bucket_mask)
         grow_buckets(as);
     a->id = *id;
@@ -235,23 +221,23 @@ static void count(struct accounts *as, struct account *a)
 {
     bool counts = a->n_spans > 0 || has_own(a);
     if (counts && !a->counted) {
-        as->bytes += account_bytes(as);
-        accounts_charge(as, a, USE_INDEX, account_bytes(as));
+        as->bytes += account_bytes();
+        accounts_charge(as, a, USE_INDEX, account_bytes());
         if (++as->n_counted > as->n_counted_most) {
             as->n_counted_most = as->n_counted;
             as->bytes += TABLE_SHARE;
         }
     } else if (!counts && a->counted) {
-        as->bytes -= account_bytes(as);
-        accounts_discharge(as, a, USE_INDEX, account_bytes(as));
+        as->bytes -= account_bytes();
+        accounts_discharge(as, a, USE_INDEX, account_bytes());
         as->n_counted--;
     }
     a->counted = counts;
 }
 
-uint64_t accounts_bytes_with_last_span(const struct accounts *as, const struct account *a)
+uint64_t accounts_bytes_with_last_span(const struct account *a)
 {
-    return a->n_spans == 1 && !has_own(a) ? account_bytes(as) : 0;
+    return a->n_spans == 1 && !has_own(a) ? account_bytes() : 0;
 }
 
 void accounts_add_span(struct accounts *as, struct account *a)
@@ -281,7 +267,7 @@ void accounts_settle(struct accounts *as, struct account *a)
     as->slot[a->slot] = NULL;
     as->free_slot[as->n_free_slots++] = a->slot;
     as->n--;
-    account_free(a);
+    free(a);
 }
 
 void accounts_set_quota(struct accounts *as, struct account *a, const struct cs_quota *own)

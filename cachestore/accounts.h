@@ -38,7 +38,7 @@ struct account {
     struct account *over_next[USES], *over_previous[USES];
     uint32_t passed_over;                 /* the last pass of writeback.c or host.c that found it waiting */
     struct span *oldest, *newest;         /* of those who may be forgotten, about by age (index.c) */
-    struct rank_heads *heads[RANK_TIERS]; /* NULL of a tier that there is not */
+    struct kinetic_member heads[RANK_TIERS];
 };
 
 struct accounts {
@@ -50,14 +50,13 @@ struct accounts {
     uint32_t bucket_mask;
     uint32_t n, n_counted, n_counted_most; /* all; now, and ever, in the index's budget */
     struct cs_quota of_all;
-    bool tier_used[RANK_TIERS];
     uint64_t budget[USES];      /* of all together */
     struct account *over[USES]; /* those above their limit */
     uint64_t bytes;             /* of memory: those with spans or limits of their own, and tables */
 };
 
 /* of_all: limits of those who have none of their own. CS_OK or CS_ENOMEM. */
-int accounts_open(struct accounts *as, const struct cs_quota *of_all, bool host);
+int accounts_open(struct accounts *as, const struct cs_quota *of_all);
 void accounts_close(struct accounts *as);
 /* Makes the tables as small as they can be, while nothing is taken from the arenas. Without memory they stay.
  */
@@ -65,9 +64,9 @@ void accounts_pack(struct accounts *as);
 /* Call when `budget` was set: bytes of each tier, and of the index what is not tables. */
 void accounts_shares_changed(struct accounts *as);
 /* What one more takes at most. */
-uint64_t accounts_bytes_each(const struct accounts *as);
+uint64_t accounts_bytes_each(void);
 /* What would be free without the account's last span; 0: it has others, or limits. */
-uint64_t accounts_bytes_with_last_span(const struct accounts *as, const struct account *a);
+uint64_t accounts_bytes_with_last_span(const struct account *a);
 struct account *accounts_find(const struct accounts *as, const struct cs_tenant *id);
 /* The tenant's account, made if there is none; it stays at least until accounts_settle. NULL: no memory. */
 struct account *accounts_get(struct accounts *as, const struct cs_tenant *id);

@@ -99,15 +99,8 @@ int index_open(struct index *ix, struct arena *arena, struct arena *host, uint32
     ix->heap_capacity = max_spans > UINT32_MAX - 1 ? UINT32_MAX - 1 : (uint32_t)max_spans;
     ix->heap.items = malloc(ix->heap_capacity * sizeof(struct span *));
     bool ok = ix->buckets && ix->gone && ix->heap.items;
-    for (int t = 0; t < RANK_TIERS && ok; t++) {
-        size_t bytes = ranks_heads_bytes((enum rank_tier)t);
-        if (t == RANK_HOST && !host)
-            continue;
-        ix->ranks[t] = calloc(1, bytes);
-        ix->bytes += bytes;
-        ok = ix->ranks[t] != NULL;
-    }
-    if (!ok || accounts_open(&ix->accounts, quota, host != NULL) != CS_OK) {
+    ranks_open(ix->ranks);
+    if (!ok || accounts_open(&ix->accounts, quota) != CS_OK) {
         index_close(ix);
         return CS_ENOMEM;
     }
@@ -133,8 +126,6 @@ void index_close(struct index *ix)
     free(ix->buckets);
     free(ix->gone);
     free((void *)ix->heap.items);
-    for (int t = 0; t < RANK_TIERS; t++)
-        free(ix->ranks[t]);
     accounts_close(&ix->accounts);
     *ix = (struct index){0};
 }
@@ -143,9 +134,7 @@ void index_close(struct index *ix)
 
 static bool before(const struct span *a, const struct span *b)
 {
-    const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
-                             fb = {.last_used = b->last_used, .first_position = b->first_position};
-    return evict_oldest_before(&fa, &fb);
+    return evict_oldest_before(&a->age, &b->age);
 }
 
 static void heap_put(struct heap *heap, uint32_t at, struct span *sp)
@@ -470,8 +459,7 @@ uint64_t index_tick_locked(struct index *ix)
 
 void index_touch_locked(struct index *ix, struct span *sp, uint64_t tick)
 {
-    ranks_remove_locked(ix, sp); /* their order is by it */
-    sp->last_used = tick;
+    ranks_used_locked(ix, sp, tick);
     index_requeue_locked(ix, sp);
 }
 

@@ -75,7 +75,6 @@ struct span {
     struct cs_key key, parent_key; /* of its first page; of the page before it */
     struct account *account;       /* of its tenant */
     uint32_t parent_ordinal;       /* the parent's page that this span follows */
-    uint32_t first_position;       /* tokens before it */
     uint32_t n_pages;
     uint32_t n_device, n_loading; /* pages landed; pages in flight */
     uint32_t n_live;              /* pages that somebody uses; not counted for checkpoints */
@@ -94,7 +93,13 @@ struct span {
     bool drop_counted;     /* already in dropped_undurable */
     uint8_t write_retries; /* after TIER_ENOSPC */
     uint32_t refused_pass; /* the last one of writeback.c in which it was refused */
-    uint64_t last_used;    /* microseconds of wall clock, made strictly increasing */
+    union {
+        struct {
+            uint64_t last_used;      /* microseconds of wall clock, made strictly increasing */
+            uint32_t first_position; /* tokens before it */
+        };
+        struct evict_facts age; /* the same */
+    };
     int64_t created_unix, touched_unix;
     struct record_id id;
     struct record_id husk; /* its damaged record, whose row stands for what hangs on it */
@@ -106,7 +111,7 @@ struct span {
     uint32_t heap_slot;           /* in the heap of the index: 1 + position, 0: not there */
     struct span *older, *younger; /* of its account, where it is in the heap */
     struct span *aside_next;      /* while the lock is held (enough.c) */
-    struct rank rank[RANK_TIERS];
+    struct kinetic_node rank[RANK_TIERS];
     uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
     size_t block_bytes;    /* of its memory: it and its tables */
@@ -135,7 +140,7 @@ struct index {
     /* Who may be forgotten, oldest first: no child, no pin, not kept, no load, not being written or copied;
      * of pages: none in use. */
     struct heap heap;
-    struct rank_heads *ranks[RANK_TIERS]; /* of all; NULL of a tier that there is not */
+    struct kinetic_heap ranks[RANK_TIERS]; /* of the accounts' heads */
     struct accounts accounts;
     struct worth_costs costs;
     bool stateful, over_disk; /* of the store */

@@ -1,209 +1,92 @@
 /* Candidates of each tier, by worth (see ranks.h). */
 #include "cachestore/ranks.h"
 #include "cachestore/index.h"
-#include "cachestore/policy/evict.h"
+#include <float.h>
+#include <stddef.h>
 
 #define NEIGHBOURS_AT_ONCE 256 /* that are judged anew when a checkpoint comes or goes */
+#define WORK_A_VICTIM      512 /* nodes that time has put out of order, at most */
 
-static const uint8_t n_groups[RANK_TIERS] = {[RANK_DEVICE] = 3, [RANK_HOST] = 3, [RANK_DISK] = 1};
-enum { SAFE, UNSAFE, WAITING }; /* groups of the device */
+enum group { SAFE, UNSAFE, WAITING }; /* of the device */
 
-/* Which heap: an account's of a class, or that of their roots. */
-enum level { OF_ACCOUNT, OF_ALL };
+static const uint8_t by_worth[] = {RANK_SAFE, RANK_UNSAFE, RANK_WAITING},
+                     at_last[] = {RANK_SAFE_LAST, RANK_UNSAFE_LAST, RANK_WAITING_LAST};
 
-size_t ranks_heads_bytes(enum rank_tier tier)
+/* ---- places ------------------------------------------------------------------------------------------ */
+
+void ranks_open(struct kinetic_heap of_all[RANK_TIERS])
 {
-    return sizeof(struct rank_heads) + n_groups[tier] * sizeof(((struct rank_heads *)NULL)->root[0]);
+    for (int t = 0; t < RANK_TIERS; t++)
+        of_all[t] = kinetic_heap_of_members();
 }
 
-/* ---- pairing heaps ----------------------------------------------------------------------------------- */
-
-static bool before(const struct span *a, const struct span *b)
+void ranks_open_account(struct kinetic_member heads[RANK_TIERS])
 {
-    const struct evict_facts fa = {.last_used = a->last_used, .first_position = a->first_position},
-                             fb = {.last_used = b->last_used, .first_position = b->first_position};
-    return evict_oldest_before(&fa, &fb);
-}
-
-static void push_child(enum rank_tier t, enum level l, struct span *a, struct span *b)
-{
-    b->rank[t].previous = a;
-    b->rank[t].next = a->rank[t].child[l];
-    if (b->rank[t].next)
-        b->rank[t].next->rank[t].previous = b;
-    a->rank[t].child[l] = b;
-}
-
-/* b goes below a, joined with those children that are as large. */
-static void add_child(enum rank_tier t, enum level l, struct span *a, struct span *b)
-{
-    struct rank *k = &a->rank[t];
-    struct span *first;
-    while ((first = k->child[l]) && first->rank[t].order[l] == b->rank[t].order[l]) {
-        k->child[l] = first->rank[t].next;
-        if (k->child[l])
-            k->child[l]->rank[t].previous = a;
-        bool swap = before(first, b);
-        struct span *winner = swap ? first : b;
-        push_child(t, l, winner, swap ? b : first);
-        winner->rank[t].order[l]++;
-        b = winner;
+    for (int t = 0; t < RANK_TIERS; t++) {
+        ptrdiff_t node = (ptrdiff_t)(offsetof(struct span, rank) + (size_t)t * sizeof(struct kinetic_node));
+        heads[t].heap = kinetic_heap_of((int16_t)((ptrdiff_t)offsetof(struct span, age) - node));
     }
-    push_child(t, l, a, b);
-    if (k->order[l] == b->rank[t].order[l])
-        k->order[l]++;
-    else if (k->order[l] < b->rank[t].order[l])
-        k->order[l] = b->rank[t].order[l];
 }
 
-static struct span *meld(enum rank_tier t, enum level l, struct span *a, struct span *b)
+static struct span *span_of(struct kinetic_node *n, enum rank_tier t)
 {
-    if (!a || !b)
-        return a ? a : b;
-    bool swap = before(b, a);
-    add_child(t, l, swap ? b : a, swap ? a : b);
-    return swap ? b : a;
-}
-
-/* Makes one heap of a list of siblings: pairs from the left, then one after another from the right. */
-static struct span *meld_siblings(enum rank_tier t, enum level l, struct span *first)
-{
-    struct span *pairs = NULL, *root = NULL;
-    while (first) {
-        struct span *a = first, *b = a->rank[t].next;
-        first = b ? b->rank[t].next : NULL;
-        a->rank[t].next = a->rank[t].previous = NULL;
-        if (b)
-            b->rank[t].next = b->rank[t].previous = NULL;
-        a = meld(t, l, a, b);
-        a->rank[t].next = pairs;
-        pairs = a;
-    }
-    while (pairs) {
-        struct span *next = pairs->rank[t].next;
-        pairs->rank[t].next = NULL;
-        root = meld(t, l, root, pairs);
-        pairs = next;
-    }
-    return root;
-}
-
-/* Takes sp out of the heap; a root that stays keeps its links. */
-static void heap_cut(enum rank_tier t, enum level l, struct span **root, struct span *sp)
-{
-    struct rank *k = &sp->rank[t];
-    struct span *below = meld_siblings(t, l, k->child[l]);
-    k->child[l] = NULL;
-    k->order[l] = 0;
-    if (*root == sp) {
-        *root = below;
-        return;
-    }
-    if (k->previous->rank[t].child[l] == sp)
-        k->previous->rank[t].child[l] = k->next;
-    else
-        k->previous->rank[t].next = k->next;
-    if (k->next)
-        k->next->rank[t].previous = k->previous;
-    k->next = k->previous = NULL;
-    *root = meld(t, l, *root, below);
-}
-
-/* ---- classes ----------------------------------------------------------------------------------------- */
-
-static void mark_filled(struct rank_heads *h, const struct rank *k)
-{
-    uint64_t bit = 1ull << k->class % 64, *word = &h->filled[k->group][k->class / 64];
-    *word = h->root[k->group][k->class] ? *word | bit : *word & ~bit;
+    return n ? (struct span *)(void *)((char *)(n - t) - offsetof(struct span, rank)) : NULL;
 }
 
 static void rank_remove(struct index *ix, enum rank_tier t, struct span *sp)
 {
-    struct rank *k = &sp->rank[t];
-    if (!k->ranked)
+    if (!sp->rank[t].ranked)
         return;
-    struct rank_heads *mine = sp->account->heads[t], *all = ix->ranks[t];
-    struct span **root = &mine->root[k->group][k->class], **roots = &all->root[k->group][k->class];
-    if (*root != sp) {
-        heap_cut(t, OF_ACCOUNT, root, sp);
-    } else {
-        heap_cut(t, OF_ALL, roots, sp);
-        heap_cut(t, OF_ACCOUNT, root, sp);
-        if (*root)
-            *roots = meld(t, OF_ALL, *roots, *root);
-        mark_filled(mine, k);
-        mark_filled(all, k);
-    }
-    *k = (struct rank){0};
+    struct kinetic_member *m = &sp->account->heads[t];
+    kinetic_remove(&m->heap, &sp->rank[t], ix->last_tick);
+    kinetic_member_changed(&ix->ranks[t], m, ix->last_tick);
 }
 
-static void rank_put(struct index *ix, enum rank_tier t, struct span *sp, unsigned group, unsigned class,
-                     double value)
+/* Where a candidate belongs; value counts within turns by worth. */
+struct verdict {
+    enum rank_turn turn;
+    double value;
+};
+
+static void rank_put(struct index *ix, enum rank_tier t, struct span *sp, struct verdict v)
 {
-    struct rank *k = &sp->rank[t];
-    if (k->ranked && k->group == group && k->class == class) {
-        k->value = (float)value;
+    struct kinetic_node *n = &sp->rank[t];
+    struct kinetic_member *m = &sp->account->heads[t];
+    float value = v.value < FLT_MAX ? (float)v.value : FLT_MAX;
+    if (n->ranked && n->turn == v.turn && n->value == value)
         return;
-    }
-    rank_remove(ix, t, sp);
-    *k = (struct rank){.value = (float)value, .class = (uint8_t) class, .group = group & 3, .ranked = true};
-    struct rank_heads *mine = sp->account->heads[t], *all = ix->ranks[t];
-    struct span **root = &mine->root[group][class], **roots = &all->root[group][class];
-    if (*root && !before(sp, *root)) {
-        (void)meld(t, OF_ACCOUNT, *root, sp);
-        return;
-    }
-    if (*root)
-        heap_cut(t, OF_ALL, roots, *root);
-    *root = meld(t, OF_ACCOUNT, *root, sp);
-    *roots = meld(t, OF_ALL, *roots, sp);
-    mark_filled(mine, k);
-    mark_filled(all, k);
+    n->turn = (uint8_t)v.turn;
+    n->value = value;
+    if (n->ranked)
+        kinetic_changed(&m->heap, n, ix->last_tick);
+    else
+        kinetic_insert(&m->heap, n, ix->last_tick);
+    kinetic_member_changed(&ix->ranks[t], m, ix->last_tick);
 }
 
-static struct span *least_of_group(const struct rank_heads *h, enum rank_tier t, unsigned group,
-                                   uint64_t now_us)
+void ranks_used_locked(struct index *ix, struct span *sp, uint64_t tick)
 {
-    struct span *best = NULL;
-    double best_worth = 0;
-    for (unsigned word = 0; word < WORTH_CLASSES / 64; word++)
-        for (uint64_t classes = h->filled[group][word]; classes; classes &= classes - 1) {
-            unsigned class = 64 * word + (unsigned)__builtin_ctzll(classes);
-            if (class == WORTH_CLASS_LAST)
-                break;
-            struct span *head = h->root[group][class];
-            uint64_t age = now_us > head->last_used ? now_us - head->last_used : 0;
-            double worth = worth_now(head->rank[t].value, age);
-            if (!best || worth < best_worth) {
-                best = head;
-                best_worth = worth;
-            }
-        }
-    return best;
-}
-
-/* Of the first groups. */
-static struct span *first_of_last_classes(const struct rank_heads *h, unsigned groups)
-{
-    struct span *first = NULL;
-    for (unsigned group = 0; group < groups && !first; group++)
-        first = h->root[group][WORTH_CLASS_LAST];
-    return first;
+    sp->last_used = tick;
+    for (int t = 0; t < RANK_TIERS; t++) {
+        if (!sp->rank[t].ranked)
+            continue;
+        struct kinetic_member *m = &sp->account->heads[t];
+        kinetic_changed(&m->heap, &sp->rank[t], ix->last_tick);
+        kinetic_member_changed(&ix->ranks[t], m, ix->last_tick);
+    }
 }
 
 /* NULL: there are none. */
-static struct span *least(const struct rank_heads *h, enum rank_tier t, uint64_t now_us)
+static struct span *least(struct index *ix, enum rank_tier t, struct account *of, uint32_t *work)
 {
-    struct span *best = NULL;
-    for (unsigned group = 0; group < n_groups[t] && !best; group++)
-        best = h->root[group][WORTH_CLASS_NOTHING];
-    for (unsigned group = 0; group < n_groups[t] && !best; group++) {
-        if (group + 1 == RANK_GROUPS_MOST)
-            best = first_of_last_classes(h, group);
-        if (!best)
-            best = least_of_group(h, t, group, now_us);
+    uint64_t now = ix->last_tick;
+    if (!of) {
+        struct kinetic_member *m = (struct kinetic_member *)(void *)kinetic_first(&ix->ranks[t], now, work);
+        return m ? span_of(m->heap.root, t) : NULL;
     }
-    return best ? best : first_of_last_classes(h, n_groups[t]);
+    struct kinetic_node *first = kinetic_first(&of->heads[t].heap, now, work);
+    kinetic_member_changed(&ix->ranks[t], &of->heads[t], now);
+    return span_of(first, t);
 }
 
 /* ---- chains ------------------------------------------------------------------------------------------ */
@@ -331,16 +214,17 @@ struct span *ranks_checkpoint_before(const struct span *checkpoint)
 
 /* ---- what a candidate is worth ----------------------------------------------------------------------- */
 
-/* Where it is ranked; the class says whether by value. */
-struct verdict {
-    unsigned group, class;
-    double value;
-};
+static const struct verdict worth_nothing = {RANK_NOTHING, 1};
 
 static struct verdict by_value(const struct index *ix, unsigned group, const struct worth_facts *facts)
 {
     double value = worth_value(&ix->costs, facts);
-    return (struct verdict){group, worth_class(value), value};
+    return value > FLT_MIN ? (struct verdict){by_worth[group], value} : worth_nothing;
+}
+
+static struct verdict last_of(unsigned group)
+{
+    return (struct verdict){at_last[group], 1};
 }
 
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i)
@@ -350,7 +234,12 @@ bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t 
 
 bool ranks_gives_no_room(const struct span *sp)
 {
-    return sp->kind == SPAN_CHECKPOINT && sp->rank[RANK_DEVICE].class == WORTH_CLASS_LAST;
+    return sp->kind == SPAN_CHECKPOINT && sp->rank[RANK_DEVICE].turn == RANK_WAITING_LAST;
+}
+
+bool ranks_is_worth_nothing(const struct span *sp)
+{
+    return sp->rank[RANK_DEVICE].turn == RANK_NOTHING;
 }
 
 /* Blocks that nobody else holds or uses. */
@@ -422,9 +311,9 @@ static struct verdict page_on_device(const struct index *ix, const struct span *
      * more, and with it what rests on its other pages. */
     if (ranks_page_is_dead(ix, sp, i) &&
         (sp->useful_depth == 0 || index_is_safe(sp) || (!ix->over_disk && !ix->host)))
-        return (struct verdict){group, WORTH_CLASS_NOTHING, 0};
+        return worth_nothing;
     if (something_is_resident_behind(sp, i))
-        return (struct verdict){group, WORTH_CLASS_LAST, 0};
+        return last_of(group);
     uint32_t from = sp->first_position + i * ix->page_tokens;
     return by_value(ix, group,
                     &(struct worth_facts){
@@ -445,10 +334,10 @@ static void update_device(struct index *ix, struct span *sp, const struct worth_
         struct worth_facts facts = *checkpoint;
         uint32_t own = blocks_freed(ix, sp);
         facts.blocks_freed += own;
-        v = own > 0 ? by_value(ix, group_on_device(ix, sp), &facts)
-                    : (struct verdict){WAITING, WORTH_CLASS_LAST, 0}; /* as long as others use all of it */
+        /* As long as others use all of it, at last. */
+        v = own > 0 ? by_value(ix, group_on_device(ix, sp), &facts) : last_of(WAITING);
     }
-    rank_put(ix, RANK_DEVICE, sp, v.group, v.class, v.value);
+    rank_put(ix, RANK_DEVICE, sp, v);
 }
 
 static void update_host(struct index *ix, struct span *sp, const struct worth_facts *checkpoint)
@@ -461,11 +350,12 @@ static void update_host(struct index *ix, struct span *sp, const struct worth_fa
     enum host_turn turn = index_host_turn(ix, sp);
     struct worth_facts facts = checkpoint ? *checkpoint : facts_of_span(ix, sp, 0);
     facts.blocks_freed += sp->n_host;
-    struct verdict v = {turn == HOST_TURN_DEAD ? 0 : turn - HOST_TURN_DURABLE,
-                        turn == HOST_TURN_DEAD ? WORTH_CLASS_NOTHING : WORTH_CLASS_LAST, 0};
-    if (turn != HOST_TURN_DEAD && sp->n_host_children == 0)
-        v = by_value(ix, v.group, &facts);
-    rank_put(ix, RANK_HOST, sp, v.group, v.class, v.value);
+    struct verdict v = worth_nothing;
+    if (turn != HOST_TURN_DEAD) {
+        unsigned group = turn - HOST_TURN_DURABLE;
+        v = sp->n_host_children == 0 ? by_value(ix, group, &facts) : last_of(group);
+    }
+    rank_put(ix, RANK_HOST, sp, v);
 }
 
 /* Pages on disk that lead to no checkpoint there, nor to one that will be. */
@@ -488,10 +378,8 @@ static void update_disk(struct index *ix, struct span *sp, const struct worth_fa
     }
     struct worth_facts facts = checkpoint ? *checkpoint : facts_of_span(ix, sp, 0);
     facts.blocks_freed += blocks_on_disk(ix, sp);
-    struct verdict v = {0, WORTH_CLASS_NOTHING, 0};
-    if (checkpoint || !leads_nowhere_on_disk(ix, sp))
-        v = by_value(ix, 0, &facts);
-    rank_put(ix, RANK_DISK, sp, v.group, v.class, v.value);
+    bool worth = checkpoint || !leads_nowhere_on_disk(ix, sp);
+    rank_put(ix, RANK_DISK, sp, worth ? by_value(ix, 0, &facts) : worth_nothing);
 }
 
 static void update_tiers(struct index *ix, struct span *sp, enum rank_tier first, enum rank_tier last)
@@ -522,17 +410,20 @@ void ranks_remove_locked(struct index *ix, struct span *sp)
         rank_remove(ix, (enum rank_tier)t, sp);
 }
 
-struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)
+struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of)
 {
     uint64_t now = index_now(ix);
-    const struct rank_heads *heads = of ? of->heads[tier] : ix->ranks[tier];
+    uint32_t work = WORK_A_VICTIM;
+    if (ix->last_tick < now)
+        ix->last_tick = now; /* what has been judged at this moment is never judged at an earlier one */
     for (;;) {
-        struct span *sp = heads ? least(heads, tier, now) : NULL;
+        struct span *sp = least(ix, tier, of, &work);
         if (!sp)
             return NULL;
-        unsigned class = sp->rank[tier].class, group = sp->rank[tier].group;
+        struct kinetic_node was = sp->rank[tier];
         update_tiers(ix, sp, tier, tier);
-        if (sp->rank[tier].ranked && sp->rank[tier].class == class && sp->rank[tier].group == group)
+        const struct kinetic_node *is = &sp->rank[tier];
+        if (is->ranked && is->turn == was.turn && is->value == was.value)
             return sp;
     }
 }

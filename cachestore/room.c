@@ -112,7 +112,7 @@ static void evict_checkpoint(struct cs_store *s, struct span *c, enum cs_gone wh
  * before. */
 static void evict_tail(struct cs_store *s, struct span *sp, uint64_t n, enum cs_gone why)
 {
-    bool dead = sp->rank[RANK_DEVICE].class == WORTH_CLASS_NOTHING;
+    bool dead = ranks_is_worth_nothing(sp);
     stop_waiting(s, sp);
     count_dropped(s, sp);
     for (uint32_t i = ranks_pages_to_unused(&s->index, sp); i-- > 0 && n > 0;) {
@@ -132,7 +132,7 @@ static void evict_tail(struct cs_store *s, struct span *sp, uint64_t n, enum cs_
 
 static void evict_from_device(struct cs_store *s, struct span *sp, uint64_t n, enum cs_gone why)
 {
-    if (!index_is_safe(sp) && sp->rank[RANK_DEVICE].class != WORTH_CLASS_NOTHING)
+    if (!index_is_safe(sp) && !ranks_is_worth_nothing(sp))
         s->under_pressure = true; /* bytes are about to be lost */
     if (sp->kind == SPAN_CHECKPOINT)
         evict_checkpoint(s, sp, why);
@@ -157,7 +157,7 @@ static void count_quota_eviction(struct cs_store *s, struct account *account)
 static struct span *victim_of_all(struct cs_store *s, enum rank_tier tier)
 {
     struct index *ix = &s->index;
-    for (const struct account *a = ix->accounts.over[tier]; a; a = a->over_next[tier]) {
+    for (struct account *a = ix->accounts.over[tier]; a; a = a->over_next[tier]) {
         struct span *sp = ranks_victim_locked(ix, tier, a);
         if (sp && (tier != RANK_DEVICE || !ranks_gives_no_room(sp)))
             return sp;
@@ -365,7 +365,7 @@ bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct accou
 {
     for (;;) {
         bool counted = account->counted;
-        uint64_t more = counted ? 0 : accounts_bytes_each(&s->index.accounts);
+        uint64_t more = counted ? 0 : accounts_bytes_each();
         if (!room_for_index_locked(s, bytes + more, account))
             return false;
         if (account->counted == counted) /* making room may have taken its last span */
@@ -437,7 +437,7 @@ uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *s
 {
     uint64_t tier = sp->disk == SPAN_DISK_DURABLE ? TIER_DISK_RECORD_FREES : TIER_DISK_RECORD_BYTES;
     return index_bytes_of(&s->index, sp) + notes_bytes_of(sp) + (s->disk ? tier : 0) +
-           accounts_bytes_with_last_span(&s->index.accounts, sp->account);
+           accounts_bytes_with_last_span(sp->account);
 }
 
 /* By how much the index would be over its budget with `more` bytes. tier: what the disk tier's table takes,

@@ -5,8 +5,8 @@
 
 #define AGE_FLOOR_SECONDS   10.0
 #define MICROS_PER_SECOND   1e6
-#define CLASS_OF_ONE        55 /* a token a block; 2^-9 to 2^11.8 have classes of their own */
-#define CLASSES_AN_OCTAVE   6
+#define ROUNDING            0x1p-50 /* of a product of two, and more */
+#define LONGEST_US          0x1p62
 #define TOKENS_OF_QUADRATIC 1e3 /* at this depth a token counts as one where only c is known */
 
 struct worth_costs worth_costs_of(double linear, double quadratic)
@@ -26,17 +26,24 @@ double worth_value(const struct worth_costs *costs, const struct worth_facts *fa
            facts->blocks_freed;
 }
 
-unsigned worth_class(double value)
+static double floored(int64_t age_us)
 {
-    if (!(value > 0))
-        return WORTH_CLASS_NOTHING;
-    double class = floor(CLASSES_AN_OCTAVE * log2(value)) + CLASS_OF_ONE;
-    if (class < WORTH_CLASS_NOTHING + 1)
-        return WORTH_CLASS_NOTHING + 1;
-    return class > WORTH_CLASS_LAST - 1 ? WORTH_CLASS_LAST - 1 : (unsigned)class;
+    return (double)age_us + AGE_FLOOR_SECONDS * MICROS_PER_SECOND;
 }
 
-double worth_now(double value, uint64_t age_us)
+int worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us)
 {
-    return value / ((double)age_us / MICROS_PER_SECOND + AGE_FLOOR_SECONDS);
+    double of_a = (double)a * floored(age_b_us), of_b = (double)b * floored(age_a_us);
+    return (of_a > of_b) - (of_a < of_b);
+}
+
+uint64_t worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us)
+{
+    if (!(a > b))
+        return UINT64_MAX;
+    double of_a = (double)a * floored(age_b_us), of_b = (double)b * floored(age_a_us),
+           left_us = (of_b - of_a - (fabs(of_a) + fabs(of_b)) * ROUNDING) / ((double)a - (double)b);
+    if (left_us >= LONGEST_US)
+        return UINT64_MAX;
+    return left_us > 1 ? (uint64_t)left_us : 1;
 }

@@ -11,8 +11,10 @@
  * Time is that of tokens from one position to another, T(to) - T(from) with T(n) = a n + c n^2, in units of
  * a, as only proportions matter; where nothing is known of a and c, every token takes the same.
  *
- * U of everything changes with time, so candidates are kept in classes of about equal w * time / blocks, a
- * sixth of an octave each, by age in each: the least worthy is the least of their oldest.
+ * U of everything falls with time. Of two candidates, the one whose w * time / blocks is greater is worth
+ * more when it is young enough, and once it is worth less it stays so: their order changes once at most, at a
+ * moment that is known (cachestore/kinetic.h makes use of it). Orders are found by multiplying crosswise, so
+ * that equals are equal.
  */
 #ifndef ISOTHERM_CACHESTORE_POLICY_WORTH_H
 #define ISOTHERM_CACHESTORE_POLICY_WORTH_H
@@ -36,19 +38,14 @@ struct worth_facts {
     enum worth_role role;
 };
 
-enum {
-    WORTH_CLASS_NOTHING = 0,
-    WORTH_CLASS_LAST = 127, /* for candidates that go when no other is left */
-    WORTH_CLASSES = 128
-};
-
 /* In units of the linear part; both 0: nothing is known. */
 struct worth_costs worth_costs_of(double linear, double quadratic);
 /* w * time / blocks; 0: worth nothing. */
 double worth_value(const struct worth_costs *costs, const struct worth_facts *facts);
-/* 1 to 126, a sixth of an octave of value each; 0 for a value of 0. */
-unsigned worth_class(double value);
-/* U. */
-double worth_now(double value, uint64_t age_us);
+/* Of values greater than 0. Less than 0: a is worth less than b; 0: the same. Lines are lines before they
+ * begin as well, so an age may be less than 0. */
+int worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
+/* a is worth no more than b now: at least so long, 1 us or more, that stays so. UINT64_MAX: for ever. */
+uint64_t worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
 
 #endif

@@ -153,34 +153,46 @@ static void count_span(struct cs_store *s, const struct span *sp, struct counts 
     k->checkpoints_on_disk += sp->disk == SPAN_DISK_DURABLE && !pages;
 }
 
-/* Spans of an account's heap, or accounts of the heap of roots. */
-static uint64_t count_heap(enum rank_tier t, int level, const struct span *sp)
+/* What is in the heap; of a node nothing goes before it whose time to look at it has not come. */
+static uint64_t count_heap(const struct kinetic_heap *h, const struct kinetic_node *n, uint64_t now)
 {
-    uint64_t n = 0;
-    for (; sp; sp = sp->rank[t].next)
-        n += 1 + count_heap(t, level, sp->rank[t].child[level]);
-    return n;
+    if (!n)
+        return 0;
+    const struct kinetic_node *below[] = {n->left, n->right};
+    for (int i = 0; i < 2; i++) {
+        const struct kinetic_node *c = below[i];
+        if (!c)
+            continue;
+        assert_ptr_equal(c->parent, n);
+        assert_true(c->ranked && n->fails <= c->fails);
+        assert_true(c->fails <= now || !kinetic_before(c, (const void *)((const char *)c + h->age_at), n,
+                                                       (const void *)((const char *)n + h->age_at), now));
+    }
+    return 1 + count_heap(h, n->left, now) + count_heap(h, n->right, now);
 }
 
 static void check_ranks(const struct index *ix, enum rank_tier t, uint64_t n_ranked)
 {
-    const int n_groups[RANK_TIERS] = {3, 3, 1};
+    const struct kinetic_heap *all = &ix->ranks[t];
     uint64_t n = 0;
-    for (int g = 0; g < n_groups[t]; g++)
-        for (int k = 0; k < WORTH_CLASSES; k++) {
-            uint64_t n_roots = 0;
-            for (uint32_t i = 0; i < ix->accounts.n_slots; i++) {
-                const struct account *a = ix->accounts.slot[i];
-                const struct span *root = a ? a->heads[t]->root[g][k] : NULL;
-                if (a)
-                    assert_int_equal(a->heads[t]->filled[g][k / 64] >> k % 64 & 1, root != NULL);
-                n += root ? 1 + count_heap(t, 0, root->rank[t].child[0]) : 0;
-                n_roots += root != NULL;
-            }
-            const struct rank_heads *all = ix->ranks[t];
-            assert_int_equal(all->filled[g][k / 64] >> k % 64 & 1, n_roots > 0);
-            assert_int_equal(count_heap(t, 1, all->root[g][k]), n_roots);
+    uint32_t n_heads = 0;
+    for (uint32_t i = 0; i < ix->accounts.n_slots; i++) {
+        const struct account *a = ix->accounts.slot[i];
+        if (!a)
+            continue;
+        const struct kinetic_member *m = &a->heads[t];
+        assert_int_equal(count_heap(&m->heap, m->heap.root, ix->last_tick), m->heap.n);
+        assert_int_equal(m->node.ranked, m->heap.n > 0);
+        if (m->heap.n > 0) {
+            const struct kinetic_node *first = m->heap.root;
+            assert_true(m->node.turn == first->turn && m->node.value == first->value &&
+                        m->node.fails <= first->fails);
         }
+        n += m->heap.n;
+        n_heads += m->heap.n > 0;
+    }
+    assert_int_equal(count_heap(all, all->root, ix->last_tick), n_heads);
+    assert_int_equal(all->n, n_heads);
     assert_int_equal(n, n_ranked);
 }
 

@@ -187,15 +187,15 @@ static void a_state_that_fails_before_its_pages_land_is_the_reason(void **state)
     }
 }
 
-static unsigned rank_class_at(struct run *r, uint32_t position)
+static unsigned turn_at(struct run *r, uint32_t position)
 {
     pthread_mutex_lock(&r->s->lock);
     const struct span *c = checkpoint_at_locked(r->s, r->q->place, r->q->place_ordinal, position);
     assert_non_null(c);
     assert_true(index_is_resident(c) && c->rank[RANK_DEVICE].ranked);
-    unsigned class = c->rank[RANK_DEVICE].class;
+    unsigned turn = c->rank[RANK_DEVICE].turn;
     pthread_mutex_unlock(&r->s->lock);
-    return class;
+    return turn;
 }
 
 /* While it is held, a checkpoint that landed is worth keeping to the last; whoever held it gave up before its
@@ -218,7 +218,7 @@ static void a_checkpoint_that_was_held_for_nothing_is_ranked_again(void **state)
         fake_finish_read(&f, i, TIER_OK);
         struct span *end_of_path = r.q->place;
         uint32_t ordinal = r.q->place_ordinal;
-        assert_int_equal(rank_class_at(&r, 96), WORTH_CLASS_LAST);
+        assert_int_equal(turn_at(&r, 96), RANK_WAITING_LAST);
         if (closed) {
             run_close(&r);
         } else {
@@ -229,7 +229,7 @@ static void a_checkpoint_that_was_held_for_nothing_is_ranked_again(void **state)
         }
         struct cs_sequence at = {.s = s, .place = end_of_path, .place_ordinal = ordinal};
         struct run there = {.s = s, .q = &at};
-        assert_true(rank_class_at(&there, 96) < WORTH_CLASS_LAST);
+        assert_true(turn_at(&there, 96) < RANK_WAITING_LAST);
         if (!closed)
             run_close(&r);
         end(s, &f);

@@ -1,4 +1,4 @@
-/* What leaves the device first: worth in classes, found by comparing their heads. */
+/* What leaves the device first: what is worth least at that moment. */
 #include "tests/cachestore/fake_tier.h"
 #include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
@@ -27,14 +27,23 @@ static void worth_is_weight_times_time_over_blocks_and_age(void **state)
     assert_true(worth_value(&unknown, &f) == 0);
     f = (struct worth_facts){.from = 400, .to = 1000, .blocks_freed = 0, .role = WORTH_LEAF};
     assert_true(worth_value(&unknown, &f) == 0);
-    assert_true(worth_now(leaf, 0) == leaf / 10);
-    assert_true(worth_now(leaf, 30000000) == leaf / 40);
-    assert_int_equal(worth_class(0), WORTH_CLASS_NOTHING);
-    assert_int_equal(worth_class(1e-30), 1);
-    assert_int_equal(worth_class(1e30), WORTH_CLASS_LAST - 1);
-    assert_int_equal(worth_class(8), worth_class(4) + 6);
-    assert_int_equal(worth_class(4.3), worth_class(4));
-    assert_int_equal(worth_class(4.5), worth_class(4) + 1);
+    /* 6 / (20 + 10) and 3 / (5 + 10). */
+    assert_int_equal(worth_compare(6, 20000000, 3, 5000000), 0);
+    assert_true(worth_compare(6, 20000001, 3, 5000000) < 0 && worth_compare(6, 19999999, 3, 5000000) > 0);
+}
+
+static void the_order_of_two_changes_once_and_not_before_it_is_said(void **state)
+{
+    (void)state;
+    const int64_t second = 1000000;
+    assert_true(worth_stays_us(3, 5 * second, 6, 20 * second) == UINT64_MAX);
+    assert_true(worth_stays_us(3, 50 * second, 3, 20 * second) == UINT64_MAX);
+    /* Worth 6 / 50 and 3 / 15; the same after 20 s. */
+    uint64_t stays = worth_stays_us(6, 40 * second, 3, 5 * second);
+    assert_true(stays > 19999990 && stays <= 20000000);
+    assert_true(worth_compare(6, 60 * second, 3, 25 * second) == 0);
+    assert_true(worth_compare(6, 60 * second + 1, 3, 25 * second + 1) > 0);
+    assert_int_equal(worth_stays_us(6, 60 * second, 3, 25 * second), 1);
 }
 
 static void later_tokens_are_worth_what_they_cost_more(void **state)
@@ -72,7 +81,7 @@ static struct span *oldest(struct span *const *spans, const struct account *of)
     return want;
 }
 
-static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
+static void what_is_worth_the_same_leaves_by_age(void **state)
 {
     (void)state;
     struct index ix;
@@ -108,7 +117,7 @@ static void the_least_of_the_heads_is_the_least_of_a_class(void **state)
                 index_set_disk_locked(&ix, sp, SPAN_DISK_DURABLE);
         }
         uint32_t whose = (uint32_t)(random_next(&rng) % (2 * TENANTS)), at = 0;
-        const struct account *of =
+        struct account *of =
             whose < TENANTS ? accounts_find(&ix.accounts, &(struct cs_tenant){{(uint8_t)whose}}) : NULL;
         if (whose < TENANTS && !of)
             continue; /* it has nothing any more */
@@ -407,8 +416,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worth_is_weight_times_time_over_blocks_and_age),
+        cmocka_unit_test(the_order_of_two_changes_once_and_not_before_it_is_said),
         cmocka_unit_test(later_tokens_are_worth_what_they_cost_more),
-        cmocka_unit_test(the_least_of_the_heads_is_the_least_of_a_class),
+        cmocka_unit_test(what_is_worth_the_same_leaves_by_age),
         cmocka_unit_test(pages_that_nothing_resumes_leave_first),
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
         cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
