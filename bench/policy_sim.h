@@ -138,8 +138,10 @@ uint64_t sim_page_bytes(const struct sim_setup *setup);
 void sim_replay(const struct sim_trace *t, const struct sim_setup *setup, struct sim_result *out);
 
 /* policy_sim_victims.c */
-struct cs_sequence;
+struct index;
 void sim_victims_begin(const struct sim_trace *t, const struct sim_setup *setup);
+/* The store that is replayed through from now on; NULL: none. */
+void sim_victims_store(struct index *ix);
 /* Request `now` has been looked up: it reuses the first `reused` tokens of the chain. */
 void sim_victims_hit(uint32_t now, const struct sim_chain *chain, uint32_t reused);
 /* ... and was published. */

@@ -3,7 +3,7 @@
  * page of the arena stands for a page of the simulated model (4 KiB in place of what it would take) and is
  * never touched; the clocks show the time of the trace. The program is linked so that the store's questions
  * for the time come here (--wrap=clock_gettime, --wrap=time), and none of the arena is backed with memory
- * ahead of use (--wrap=arena_wants_populate).
+ * ahead of use (--wrap=arena_wants_populate); its secret is always the same (--wrap=getrandom).
  *
  * A request takes no time: its prompt is looked up, computed, published and, where the trace has it, its
  * reply as well, before the next one comes.
@@ -28,6 +28,7 @@ int __real_clock_gettime(clockid_t id, struct timespec *t);
 int __wrap_clock_gettime(clockid_t id, struct timespec *t);
 time_t __wrap_time(time_t *t);
 bool __wrap_arena_wants_populate(const struct arena *a);
+ssize_t __wrap_getrandom(void *out, size_t n, unsigned flags);
 
 /* ---- the clock --------------------------------------------------------------------------------------- */
 
@@ -53,6 +54,14 @@ time_t __wrap_time(time_t *t)
     if (t)
         *t = now;
     return now;
+}
+
+/* The store's secret: the same in each run. */
+ssize_t __wrap_getrandom(void *out, size_t n, unsigned flags)
+{
+    (void)flags;
+    memset(out, 7, n);
+    return (ssize_t)n;
 }
 
 bool __wrap_arena_wants_populate(const struct arena *a)
@@ -129,6 +138,7 @@ static void store_start(struct replay *r, uint32_t group)
            square = (two - 2 * one) / 2; /* T(n) = a n + c n^2 */
     if (cs_prefill_cost(r->store, 1e6 * (one - square), 1e6 * square) != CS_OK)
         sim_die("the cost of prefill");
+    sim_victims_store(&r->store->index);
 }
 
 static void store_end(struct replay *r)
@@ -138,6 +148,7 @@ static void store_end(struct replay *r)
     r->result->published += st.publish_checkpoints;
     cs_close(r->store, 0);
     r->store = NULL;
+    sim_victims_store(NULL);
 }
 
 /* ---- a request --------------------------------------------------------------------------------------- */

@@ -10,7 +10,10 @@
  *            checkpoint the next request that resumes there when nothing is ever evicted. Blind to bytes, so
  *            a bound in practice and not by proof.
  *
- * What is worth nothing goes first in all of them, and what goes when nothing else is left goes last.
+ * What is worth nothing goes first in all of them, and what goes when nothing else is left goes last. The
+ * exact choice looks at all candidates each time. The last three stand in the store's own heaps with a value
+ * of theirs that does not change with time (--wrap=kinetic_insert and so on), or a budget of a million pages
+ * could not be replayed.
  */
 #include "bench/policy_sim.h"
 #include "cachestore/index.h"
@@ -19,10 +22,19 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+void __real_kinetic_insert(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
+void __wrap_kinetic_insert(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
+void __real_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
+void __wrap_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
+int __real_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
+int __wrap_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
+uint64_t __real_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
+uint64_t __wrap_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
 struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
 struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
 
 #define ANY_TURN (-1)
+#define FARTHEST (1u << 24) /* requests; floats tell as many apart */
 
 struct credit {
     double floor; /* L when it was last used */
@@ -31,6 +43,7 @@ struct credit {
 
 static struct {
     enum sim_policy policy;
+    struct index *ix;
     const struct sim_uses *uses;
     uint32_t now;
     uint64_t n_victims;
@@ -53,6 +66,11 @@ static void push(struct kinetic_node *node, size_t *n)
     victims.stack[(*n)++] = node;
 }
 
+static struct span *span_of(enum rank_tier tier, struct kinetic_node *node)
+{
+    return (struct span *)(void *)((char *)(node - tier) - offsetof(struct span, rank));
+}
+
 static void gather_heap(enum rank_tier tier, int turn, struct kinetic_node *root)
 {
     size_t n = 0;
@@ -64,8 +82,7 @@ static void gather_heap(enum rank_tier tier, int turn, struct kinetic_node *root
             continue;
         victims.found = sim_reserve((void *)victims.found, &victims.found_capacity, victims.n_found,
                                     sizeof(struct span *));
-        victims.found[victims.n_found++] =
-            (struct span *)(void *)((char *)(node - tier) - offsetof(struct span, rank));
+        victims.found[victims.n_found++] = span_of(tier, node);
     }
 }
 
@@ -114,50 +131,89 @@ static double greedy_dual(const struct index *ix, enum rank_tier tier, const str
     return c->floor + c->uses * (sim_prefill_s(end) - sim_prefill_s(before)) / blocks;
 }
 
-/* The least goes. */
-static double worth_of(const struct index *ix, enum rank_tier tier, const struct span *sp, uint64_t now_us)
+static bool has_own_values(void)
 {
-    uint64_t age = now_us > sp->last_used ? now_us - sp->last_used : 0;
-    switch (victims.policy) {
-    case SIM_GDSF:
-        return greedy_dual(ix, tier, sp);
-    case SIM_FUTURE:
-        return -(double)sim_uses_next(victims.uses, node_of(ix, tier, sp), victims.now);
-    default:
-        return -(double)age;
-    }
-}
-
-/* The exact choice has no worth of its own: it compares. */
-static bool goes_before(enum rank_tier tier, const struct span *a, double worth_a, const struct span *b,
-                        double worth_b, uint64_t now_us)
-{
-    if (victims.policy == SIM_EXACT)
-        return kinetic_before(&a->rank[tier], &a->age, &b->rank[tier], &b->age, now_us);
-    return worth_a != worth_b ? worth_a < worth_b : evict_oldest_before(&a->age, &b->age);
-}
-
-static struct span *least(const struct index *ix, enum rank_tier tier)
-{
-    uint64_t now = index_now(ix);
-    struct span *best = NULL;
-    double best_worth = 0;
-    for (size_t i = 0; i < victims.n_found; i++) {
-        struct span *sp = victims.found[i];
-        double worth = victims.policy == SIM_EXACT ? 0 : worth_of(ix, tier, sp, now);
-        if (!best || goes_before(tier, sp, worth, best, best_worth, now)) {
-            best = sp;
-            best_worth = worth;
-        }
-    }
-    if (best && victims.policy == SIM_GDSF)
-        victims.floor = best_worth;
-    return best;
+    return victims.policy != SIM_STORE && victims.policy != SIM_EXACT;
 }
 
 static bool is_by_worth(unsigned turn)
 {
     return turn == RANK_SAFE || turn == RANK_UNSAFE || turn == RANK_WAITING;
+}
+
+/* The least goes, of equals the oldest. */
+static float value_of(enum rank_tier tier, const struct span *sp)
+{
+    uint32_t next;
+    switch (victims.policy) {
+    case SIM_GDSF:
+        return (float)greedy_dual(victims.ix, tier, sp);
+    case SIM_FUTURE:
+        next = sim_uses_next(victims.uses, node_of(victims.ix, tier, sp), victims.now);
+        return (float)(FARTHEST - (next < FARTHEST ? next : FARTHEST));
+    default:
+        return 1;
+    }
+}
+
+static void take_value(const struct kinetic_heap *h, struct kinetic_node *x)
+{
+    if (!has_own_values() || h->of_members || !is_by_worth(x->turn))
+        return;
+    for (int t = 0; t < RANK_TIERS; t++)
+        if (h == &span_of((enum rank_tier)t, x)->account->heads[t].heap)
+            x->value = value_of((enum rank_tier)t, span_of((enum rank_tier)t, x));
+}
+
+void __wrap_kinetic_insert(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now)
+{
+    take_value(h, x);
+    __real_kinetic_insert(h, x, now);
+}
+
+void __wrap_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now)
+{
+    take_value(h, x);
+    __real_kinetic_changed(h, x, now);
+}
+
+int __wrap_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us)
+{
+    return has_own_values() ? (a > b) - (a < b) : __real_worth_compare(a, age_a_us, b, age_b_us);
+}
+
+uint64_t __wrap_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us)
+{
+    return has_own_values() ? UINT64_MAX : __real_worth_stays_us(a, age_a_us, b, age_b_us);
+}
+
+/* Whose value is another one since they were put there is put there again. */
+static void take_values(void)
+{
+    for (int t = 0; t < RANK_TIERS; t++) {
+        gather(victims.ix, (enum rank_tier)t, ANY_TURN);
+        for (size_t i = 0; i < victims.n_found; i++) {
+            struct span *sp = victims.found[i];
+            const struct kinetic_node *node = &sp->rank[t];
+            bool other = victims.policy == SIM_FUTURE ? FARTHEST - node->value <= victims.now
+                                                      : node->value != value_of((enum rank_tier)t, sp);
+            if (is_by_worth(node->turn) && other)
+                ranks_update_locked(victims.ix, sp);
+        }
+    }
+}
+
+static struct span *least(enum rank_tier tier, unsigned turn)
+{
+    uint64_t now = index_now(victims.ix);
+    struct span *best = NULL;
+    gather(victims.ix, tier, (int)turn);
+    for (size_t i = 0; i < victims.n_found; i++) {
+        struct span *sp = victims.found[i];
+        if (!best || kinetic_before(&sp->rank[tier], &sp->age, &best->rank[tier], &best->age, now))
+            best = sp;
+    }
+    return best;
 }
 
 struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of)
@@ -171,17 +227,22 @@ struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, s
             ranks_update_locked(ix, victims.found[i]);
     }
     const struct kinetic_node *first = ix->ranks[tier].root; /* turns do not change with time */
-    if (victims.policy != SIM_STORE && first && is_by_worth(first->turn)) {
-        gather(ix, tier, first->turn);
-        best = least(ix, tier);
-    } else {
+    if (victims.policy == SIM_EXACT && first && is_by_worth(first->turn))
+        best = least(tier, first->turn);
+    else
         best = __real_ranks_victim_locked(ix, tier, of);
-    }
+    if (best && victims.policy == SIM_GDSF && is_by_worth(best->rank[tier].turn))
+        victims.floor = best->rank[tier].value;
     victims.n_victims += best != NULL;
     return best;
 }
 
 /* ---- uses -------------------------------------------------------------------------------------------- */
+
+void sim_victims_store(struct index *ix)
+{
+    victims.ix = ix;
+}
 
 void sim_victims_begin(const struct sim_trace *t, const struct sim_setup *setup)
 {
@@ -209,10 +270,13 @@ static void use(uint32_t node, bool again)
 void sim_victims_hit(uint32_t now, const struct sim_chain *chain, uint32_t reused)
 {
     victims.now = now;
+    if (victims.policy == SIM_FUTURE)
+        take_values();
     if (victims.policy != SIM_GDSF || reused == 0)
         return;
     if (victims.stateful) {
         use(chain->ids[reused - 1], true);
+        take_values();
         return;
     }
     for (size_t i = 0; i < chain->n && (i == 0 || chain->end[i - 1] < reused); i++)
@@ -226,6 +290,8 @@ void sim_victims_published(const struct sim_chain *chain, uint32_t reused)
     for (size_t i = chain->n; i-- > 0 && chain->end[i] > reused;)
         if (i == 0 || chain->end[i - 1] >= reused)
             use(chain->node[i], false);
+    if (victims.stateful) /* others are in use, and put there again when they are not */
+        take_values();
 }
 
 uint64_t sim_victims_end(void)

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <stddef.h>
 
-#define NEIGHBOURS_AT_ONCE 256 /* that are judged anew when a checkpoint comes or goes */
+#define NEIGHBOURS_AT_ONCE 4096 /* that are judged anew when a checkpoint comes or goes */
 #define WORK_A_VICTIM      512 /* nodes that time has put out of order, at most */
 
 enum group { SAFE, UNSAFE, WAITING }; /* of the device */
