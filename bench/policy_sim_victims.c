@@ -30,8 +30,8 @@ int __real_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
 int __wrap_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
 uint64_t __real_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
 uint64_t __wrap_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
-struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
-struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
+struct span *__real_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
 
 #define ANY_TURN (-1)
 #define FARTHEST (1u << 24) /* requests; floats tell as many apart */
@@ -216,7 +216,7 @@ static struct span *least(enum rank_tier tier, unsigned turn)
     return best;
 }
 
-struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of)
+struct span *__wrap_ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)
 {
     struct span *best = NULL;
     if (victims.policy == SIM_EXACT) {

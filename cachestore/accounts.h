@@ -36,8 +36,8 @@ struct account {
     bool counted;                     /* in accounts.bytes */
     bool over[USES];
     struct account *over_next[USES], *over_previous[USES];
-    uint32_t passed_over;                 /* the last pass of writeback.c or host.c that found it waiting */
-    struct span *oldest, *newest;         /* of those who may be forgotten, about by age (index.c) */
+    uint32_t passed_over;         /* the last pass of writeback.c or host.c that found it waiting */
+    struct span *oldest, *newest; /* of those who may be forgotten, about by age (index.c) */
     struct kinetic_member heads[RANK_TIERS];
 };
 

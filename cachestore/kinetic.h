@@ -66,7 +66,8 @@ void kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t no
 /* Call behind each change of m->heap, and behind kinetic_first of it. */
 void kinetic_member_changed(struct kinetic_heap *of_members, struct kinetic_member *m, uint64_t now);
 /* The first, a member's node in a heap of members; NULL: the heap is empty. Looks at no more than *work
- * nodes and takes off what it has looked at. */
+ * nodes and takes off what it has looked at: with less than the depth of both trees (64 is never less) it may
+ * get nowhere. */
 struct kinetic_node *kinetic_first(struct kinetic_heap *h, uint64_t now, uint32_t *work);
 
 /* For those who look at all: whether a goes before b at that moment. */

@@ -414,6 +414,7 @@ int loader_finish_locked(struct loader *l)
     if (rc != CS_OK)
         goto out;
     s->index.loading = false;
+    (void)index_tick_locked(&s->index);    /* ranked for this moment, not for when the store was closed */
     for (size_t i = l->n_rows; i-- > 0;) { /* they came from new to old */
         struct span *sp = l->rows[i].span;
         if (sp)

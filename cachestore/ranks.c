@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #define NEIGHBOURS_AT_ONCE 4096 /* that are judged anew when a checkpoint comes or goes */
-#define WORK_A_VICTIM      512 /* nodes that time has put out of order, at most */
+#define WORK_A_VICTIM      512  /* nodes that time has put out of order, at most */
 
 enum group { SAFE, UNSAFE, WAITING }; /* of the device */
 
@@ -77,15 +77,16 @@ void ranks_used_locked(struct index *ix, struct span *sp, uint64_t tick)
 }
 
 /* NULL: there are none. */
-static struct span *least(struct index *ix, enum rank_tier t, struct account *of, uint32_t *work)
+static struct span *least(struct index *ix, enum rank_tier t, const struct account *of, uint32_t *work)
 {
     uint64_t now = ix->last_tick;
     if (!of) {
         struct kinetic_member *m = (struct kinetic_member *)(void *)kinetic_first(&ix->ranks[t], now, work);
         return m ? span_of(m->heap.root, t) : NULL;
     }
-    struct kinetic_node *first = kinetic_first(&of->heads[t].heap, now, work);
-    kinetic_member_changed(&ix->ranks[t], &of->heads[t], now);
+    struct kinetic_member *m = &ix->accounts.slot[of->slot]->heads[t];
+    struct kinetic_node *first = kinetic_first(&m->heap, now, work);
+    kinetic_member_changed(&ix->ranks[t], m, now);
     return span_of(first, t);
 }
 
@@ -410,7 +411,7 @@ void ranks_remove_locked(struct index *ix, struct span *sp)
         rank_remove(ix, (enum rank_tier)t, sp);
 }
 
-struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of)
+struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of)
 {
     uint64_t now = index_now(ix);
     uint32_t work = WORK_A_VICTIM;

@@ -68,7 +68,7 @@ void ranks_remove_locked(struct index *ix, struct span *sp);
 /* Sets last_used. */
 void ranks_used_locked(struct index *ix, struct span *sp, uint64_t tick);
 /* The candidate to leave the tier next, of an account's or (NULL) of all; NULL: there is none. */
-struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, struct account *of);
+struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
 /* Call when a checkpoint behind page `ordinal` of the span has come or gone. */
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp, uint32_t ordinal);
 /* Call when what hangs on the span was taken from it or given to it. */

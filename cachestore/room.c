@@ -157,7 +157,7 @@ static void count_quota_eviction(struct cs_store *s, struct account *account)
 static struct span *victim_of_all(struct cs_store *s, enum rank_tier tier)
 {
     struct index *ix = &s->index;
-    for (struct account *a = ix->accounts.over[tier]; a; a = a->over_next[tier]) {
+    for (const struct account *a = ix->accounts.over[tier]; a; a = a->over_next[tier]) {
         struct span *sp = ranks_victim_locked(ix, tier, a);
         if (sp && (tier != RANK_DEVICE || !ranks_gives_no_room(sp)))
             return sp;

@@ -214,7 +214,7 @@ static void check_accounts(const struct cs_store *s, const struct counts *k)
         assert_int_equal(a->n_spans, k->n_spans[i]);
         assert_int_equal(a->n_writing, k->n_writing[i]);
         for (int t = 0; t < USES; t++) {
-            uint64_t own = t == USE_INDEX && a->counted ? accounts_bytes_each(as) - TABLE_SHARE : 0;
+            uint64_t own = t == USE_INDEX && a->counted ? accounts_bytes_each() - TABLE_SHARE : 0;
             assert_int_equal(a->used[t], k->used[t][i] + own);
             assert_int_equal(a->over[t], a->used[t] > a->limit[t]);
             n_over[t] += a->over[t];

@@ -117,7 +117,7 @@ static void what_is_worth_the_same_leaves_by_age(void **state)
                 index_set_disk_locked(&ix, sp, SPAN_DISK_DURABLE);
         }
         uint32_t whose = (uint32_t)(random_next(&rng) % (2 * TENANTS)), at = 0;
-        struct account *of =
+        const struct account *of =
             whose < TENANTS ? accounts_find(&ix.accounts, &(struct cs_tenant){{(uint8_t)whose}}) : NULL;
         if (whose < TENANTS && !of)
             continue; /* it has nothing any more */
