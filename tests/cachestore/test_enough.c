@@ -325,14 +325,14 @@ static void notes_of_one_tenant_leave_others_their_share_of_the_index(void **sta
 static void who_has_more_than_its_share_of_the_index_gives_it_back(void **state)
 {
     (void)state;
-    struct cs_config c = tiny_config(400);
+    struct cs_config c = tiny_config(480);
     c.index_bytes = 64 << 10;
     struct cs_store *s = tiny_open(&c);
     publish(s, &quiet, 0, PT); /* the oldest of all */
     for (uint32_t k = 0; stats_of(s).index_bytes + 2000 < c.index_bytes; k++)
         publish(s, &loud, 1000 + k, PT);
     assert_int_equal(stats_of(s).kept_device.gone[CS_GONE_INDEX], 0);
-    set_quota(s, &loud, (struct cs_quota){.device_bytes = 100 * PAGE}); /* a quarter */
+    set_quota(s, &loud, (struct cs_quota){.device_bytes = 120 * PAGE}); /* a quarter */
     assert_true(use_of(s, &loud).records > 10);
     for (uint32_t k = 1; k < 6; k++)
         publish(s, &quiet, k, PT);
