@@ -354,7 +354,7 @@ static int set_quotas(struct loader *l)
 {
     struct cs_store *s = l->s;
     struct accounts *as = &s->index.accounts;
-    uint64_t room = as->budget[USE_INDEX] / 2, each = accounts_bytes_each(as);
+    uint64_t room = as->budget[USE_INDEX] / 2, each = accounts_bytes_each();
     for (int stored = 1; stored >= 0; stored--)
         for (size_t i = 0; i < l->n_quotas; i++) {
             const struct tenant_limits *q = &l->quotas[i];

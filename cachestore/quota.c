@@ -43,8 +43,7 @@ static bool room_for_limits_locked(struct cs_store *s, const struct cs_tenant *t
 {
     const struct account *a = accounts_find(&s->index.accounts, tenant);
     bool none = quota->device_bytes == 0 && quota->host_bytes == 0 && quota->disk_bytes == 0;
-    return none || (a && a->counted) ||
-           room_for_index_locked(s, accounts_bytes_each(), NULL);
+    return none || (a && a->counted) || room_for_index_locked(s, accounts_bytes_each(), NULL);
 }
 
 int cs_quota_set(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota)

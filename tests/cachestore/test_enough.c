@@ -354,7 +354,7 @@ static void limits_take_no_more_than_half_of_an_index_that_has_become_smaller(vo
     for (uint8_t k = 0; k < N_TENANTS; k++)
         set_quota(s, &(struct cs_tenant){{k}}, (struct cs_quota){.disk_bytes = (50 + k) * PAGE});
     store(s, &(struct cs_tenant){{STORED}}, 1, PT);
-    uint64_t each = accounts_bytes_each(&s->index.accounts), room;
+    uint64_t each = accounts_bytes_each(), room;
     cs_close(s, 0);
     c.index_bytes = 256 << 10;
     do { /* until half of what is no table has room for three of them */
@@ -387,7 +387,7 @@ static void tables_of_tenants_that_are_gone_shrink_when_a_store_opens(void **sta
     enum { N_TENANTS = 300 };
     struct accounts as;
     struct account *a[N_TENANTS];
-    assert_int_equal(accounts_open(&as, &(struct cs_quota){0}, false), CS_OK);
+    assert_int_equal(accounts_open(&as, &(struct cs_quota){0}), CS_OK);
     uint64_t empty = as.bytes;
     for (uint32_t k = 0; k < N_TENANTS; k++) {
         a[k] = accounts_get(&as, &(struct cs_tenant){{(uint8_t)k, (uint8_t)(k >> 8)}});
@@ -410,7 +410,7 @@ static void tables_of_tenants_that_are_gone_shrink_when_a_store_opens(void **sta
         accounts_settle(&as, accounts_get(&as, &(struct cs_tenant){{1, 1, (uint8_t)k, (uint8_t)(k >> 8)}}));
     assert_int_equal(as.n_slots, 3);
     accounts_pack(&as);
-    assert_true(as.bytes <= empty + 3 * accounts_bytes_each(&as));
+    assert_true(as.bytes <= empty + 3 * accounts_bytes_each());
     accounts_close(&as);
 }
 
