@@ -99,6 +99,32 @@ static int list(struct cs_store *s, uint64_t cursor, struct wire_writer *w)
     return CS_OK;
 }
 
+/* Where records of other models lie. */
+static int others(struct cs_store *s, uint64_t cursor, struct wire_writer *w)
+{
+    struct tier_foreign some[HOLD_ROWS];
+    uint32_t n = 0;
+    wire_u64(w, 0);
+    wire_u32(w, 0);
+    for (unsigned i = 0; i < REPLY_HOLDS && n + HOLD_ROWS <= CONTROL_OTHERS_MAX && cursor != UINT64_MAX;
+         i++) {
+        uint32_t more = s->tier->admin->foreign(s->disk, &cursor, some, HOLD_ROWS);
+        for (uint32_t k = 0; k < more; k++) {
+            const struct control_other o = {.record = {some[k].id.nonce, some[k].id.sequence},
+                                            .volume = some[k].place.volume,
+                                            .first_chunk = some[k].place.first_chunk,
+                                            .used_unix = some[k].used_unix};
+            control_other_encode(&o, w);
+        }
+        n += more;
+        store_give_way();
+    }
+    wire_put_u32(w, 0, (uint32_t)cursor);
+    wire_put_u32(w, 4, (uint32_t)(cursor >> 32));
+    wire_put_u32(w, 8, n);
+    return CS_OK;
+}
+
 /* ---- one of them ------------------------------------------------------------------------------------- */
 
 static struct span *find_locked(const struct cs_store *s, struct cs_key key)
@@ -326,6 +352,8 @@ int control_answer(struct cs_store *s, const struct control_request *q, struct w
         return tenants(s, q->cursor, w);
     case CONTROL_QUOTA:
         return set_quota(s, &q->tenant, &q->quota);
+    case CONTROL_OTHERS:
+        return others(s, q->cursor, w);
     case CONTROL_COMMANDS:
         break;
     }

@@ -164,6 +164,7 @@ void control_request_encode(const struct control_request *q, struct wire_writer 
     switch (q->command) {
     case CONTROL_LIST:
     case CONTROL_TENANTS:
+    case CONTROL_OTHERS:
         wire_u64(w, q->cursor);
         break;
     case CONTROL_QUOTA:
@@ -211,6 +212,7 @@ bool control_request_decode(uint16_t command, const uint8_t *payload, size_t len
         break;
     case CONTROL_LIST:
     case CONTROL_TENANTS:
+    case CONTROL_OTHERS:
         q->cursor = read_u64(&r);
         break;
     case CONTROL_QUOTA:
@@ -297,6 +299,25 @@ bool control_row_decode(struct wire_reader *r, struct control_row *row)
     return !r->bad && row->boundary <= CS_BOUNDARY_END && row->n_pages > 0 && row->n_device <= row->n_pages &&
            row->n_host <= row->n_pages &&
            row->flags <= (CONTROL_ROW_PINNED | CONTROL_ROW_ON_DISK | CONTROL_ROW_HAS_PARENT);
+}
+
+void control_other_encode(const struct control_other *o, struct wire_writer *w)
+{
+    wire_u64(w, o->record[0]);
+    wire_u64(w, o->record[1]);
+    wire_u32(w, o->volume);
+    wire_u32(w, o->first_chunk);
+    wire_u64(w, (uint64_t)o->used_unix);
+}
+
+bool control_other_decode(struct wire_reader *r, struct control_other *o)
+{
+    o->record[0] = read_u64(r);
+    o->record[1] = read_u64(r);
+    o->volume = read_u32(r);
+    o->first_chunk = read_u32(r);
+    o->used_unix = (int64_t)read_u64(r);
+    return !r->bad && (o->record[0] != 0 || o->record[1] != 0);
 }
 
 bool control_record_decode(struct wire_reader *r, struct control_record *record)

@@ -25,6 +25,7 @@ enum {
     CONTROL_IDS_MAX = 4096, /* the same */
     CONTROL_NOTES_MAX = 2048,
     CONTROL_TENANTS_MAX = 64,
+    CONTROL_OTHERS_MAX = 256,
 };
 
 enum control_command {
@@ -40,6 +41,7 @@ enum control_command {
     CONTROL_PROGRESS, /* what is pending */
     CONTROL_TENANTS,  /* what they may have and do, a piece from a cursor on */
     CONTROL_QUOTA,    /* sets what one may have */
+    CONTROL_OTHERS,   /* records of other models, a piece from a cursor on: where they lie */
     CONTROL_COMMANDS
 };
 
@@ -92,7 +94,7 @@ int control_header_decode(const uint8_t in[CONTROL_HEADER_BYTES], size_t max_byt
 
 struct control_request {
     enum control_command command;
-    uint64_t cursor;   /* LIST, TENANTS */
+    uint64_t cursor;   /* LIST, TENANTS, OTHERS */
     struct cs_key key; /* RECORD, PIN */
     uint32_t from;     /* RECORD: the first id wanted */
     bool on;           /* PIN, DRAIN */
@@ -154,6 +156,16 @@ struct control_progress {
 };
 void control_progress_encode(const struct control_progress *p, struct wire_writer *w);
 bool control_progress_decode(struct wire_reader *r, struct control_progress *p);
+
+/* A record of another model: the rest is in its header, in the volumes. */
+struct control_other {
+    uint64_t record[2];
+    uint32_t volume, first_chunk;
+    int64_t used_unix;
+};
+enum { CONTROL_OTHER_BYTES = 32 };
+void control_other_encode(const struct control_other *o, struct wire_writer *w);
+bool control_other_decode(struct wire_reader *r, struct control_other *o);
 
 enum { CONTROL_TENANT_BYTES = 16 + 12 * 8 };
 void control_tenant_encode(const struct cs_tenant_use *u, struct wire_writer *w);

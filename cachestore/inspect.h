@@ -31,7 +31,8 @@ struct cs_store_info {
      * not known. */
     bool live, draining;
     uint32_t pid;
-    uint64_t n_foreign; /* records of other models: they are not listed */
+    uint64_t n_foreign;      /* records of other models than the process's */
+    uint8_t fingerprint[32]; /* the process's model */
 };
 struct cs_span_info {
     bool checkpoint; /* state at first_position, child of the span that holds the page before it; n_pages: its
@@ -134,8 +135,7 @@ int cs_inspect_explain(struct cs_inspect *i, const uint8_t fingerprint[32], cons
 
 struct cs_evicted {
     uint64_t spans, checkpoints, disk_bytes;
-    uint64_t leftovers; /* headers of records that had been evicted before, which a rebuild would have found;
-                           of a store in use those of other models as well */
+    uint64_t leftovers; /* headers of records that had been evicted before, which a rebuild would have found */
     uint64_t remaining; /* of a store in use: what running requests have stored again meanwhile */
 };
 /* Deletes what wanted() says non-zero to (records and leftovers), and with below whatever is stored below it
@@ -152,7 +152,8 @@ int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct
  * those longest unused are let go then, until a later open has room again. A pin ends with its record:
  * quarantined, deleted, or its catalogue lost. CS_OK, CS_ENOTFOUND, CS_ECORRUPT (no catalogue that can be
  * read), CS_EIO, CS_ENOMEM. Of a store in use it holds at once: CS_EFULL where it would be one pin too many,
- * CS_EBUSY where it is on no disk yet. After it the inspection can only be closed. */
+ * CS_EBUSY where it is on no disk yet, or of another model than the process. After it the inspection can only
+ * be closed. */
 int cs_inspect_pin(struct cs_inspect *i, const struct cs_span_info *span, bool pinned, char *err,
                    size_t err_len);
 

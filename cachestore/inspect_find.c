@@ -54,7 +54,7 @@ static int search_span(struct key_search *k, const struct fmt_record *r)
     return search_ids(k, e, r->ids, r->page_tokens);
 }
 
-/* Of a store in use: the process has the ids of all of them. */
+/* Of a store in use: the process has the ids, or, of another model, the record. */
 static int search_live(struct key_search *k)
 {
     for (uint32_t i = 0; i < k->in->n; i++) {
@@ -63,7 +63,7 @@ static int search_live(struct key_search *k)
         if (e->info.checkpoint)
             continue;
         int rc = inspect_ids(k->in, e, &ids, NULL, 0);
-        if (rc == CS_ENOTFOUND)
+        if (rc == CS_ENOTFOUND || (e->foreign && (rc == CS_ECORRUPT || rc == CS_EIO)))
             continue;
         if (rc == CS_OK)
             rc = search_ids(k, e, ids, e->info.n_tokens / e->info.n_pages);
@@ -304,7 +304,8 @@ int cs_inspect_explain(struct cs_inspect *in, const uint8_t fingerprint[32], con
     int listed = inspect_live_list(in);
     if (listed != CS_OK)
         return listed;
-    bool stateful = in->live != NULL && inspect_live_is_stateful(in);
+    bool stateful = in->live != NULL && inspect_live_is_stateful(in) &&
+                    memcmp(in->info.fingerprint, fingerprint, sizeof in->info.fingerprint) == 0;
     for (uint32_t i = 0; i < in->n; i++) {
         const struct cs_span_info *s = &in->entries[i].info;
         if (memcmp(s->fingerprint, fingerprint, sizeof s->fingerprint) != 0)

@@ -20,7 +20,8 @@ struct entry {
     uint32_t parent;               /* entry index or NONE */
     uint32_t first_child, sibling; /* set by link_tree */
     bool leftover;                 /* a header that no row names: of a record that was evicted */
-    uint32_t header_bytes;         /* of what was read from a header */
+    bool foreign; /* of a store in use: of another model, so that what is known of it is in its header */
+    uint32_t header_bytes; /* of what was read from a header */
 };
 
 /* The process that has the store open. */
@@ -72,7 +73,7 @@ int inspect_live_look_again(struct cs_inspect *in);
  * CS_ENOTFOUND (it is gone), CS_EIO, CS_ENOMEM. */
 int inspect_live_record(struct cs_inspect *in, const struct entry *e, uint32_t **ids, size_t *n_ids,
                         struct cs_record *notes);
-/* Whether the record that the entry is of is still the one that is served. */
+/* Whether the record that the entry is of is still the one that is served, or (foreign) kept. */
 bool inspect_live_is_there(struct cs_inspect *in, const struct entry *e);
 /* Asks for a change. What the process says, or CS_EIO. */
 int inspect_live_evict(struct cs_inspect *in, const struct cs_key *keys, uint32_t n, uint8_t *result);
@@ -88,6 +89,16 @@ int inspect_live_tenants(struct cs_inspect *in, int (*fn)(void *ctx, const struc
 uint64_t inspect_live_disk_budget(const struct cs_inspect *in);
 bool inspect_live_is_stateful(const struct cs_inspect *in);
 void inspect_live_close(struct live *live);
+
+/* Calls fn for each record of another model, some twice. A non-zero return of fn stops and is returned. */
+struct control_other;
+int inspect_live_others(struct cs_inspect *in, int (*fn)(void *ctx, const struct control_other *o),
+                        void *ctx);
+
+/* inspect_live_others.c */
+/* They become entries; once those are sorted, they find their parents. */
+int inspect_others_list(struct cs_inspect *in);
+int inspect_others_link(struct cs_inspect *in);
 
 /* inspect_change.c */
 /* Headers that no row names become entries too, and find their parents and children. */

@@ -171,6 +171,7 @@ int cs_inspect_connect(const char *dir, struct cs_inspect **out, char *err, size
     in->info.draining = live->hello.draining;
     in->info.pid = live->hello.pid;
     in->info.n_foreign = live->hello.records_foreign;
+    memcpy(in->info.fingerprint, live->hello.fingerprint, sizeof in->info.fingerprint);
     *out = in;
     return CS_OK;
 fail:
@@ -292,6 +293,35 @@ static int list_all(struct cs_inspect *in)
     return rc;
 }
 
+/* A process that does not know the question has none to tell. */
+int inspect_live_others(struct cs_inspect *in, int (*fn)(void *ctx, const struct control_other *o), void *ctx)
+{
+    uint64_t cursor = 0, next;
+    struct wire_reader reply;
+    do {
+        in->live->request.cursor = cursor;
+        int rc = ask_for(in, CONTROL_OTHERS, &reply);
+        if (rc == CS_EINVAL && cursor == 0)
+            return CS_OK;
+        next = read_u64(&reply);
+        uint32_t n = read_u32(&reply);
+        if (rc != CS_OK || reply.bad || n > CONTROL_OTHERS_MAX || next <= cursor)
+            return CS_EIO; /* it would not end */
+        for (; n > 0; n--) {
+            struct control_other o;
+            if (!control_other_decode(&reply, &o))
+                return CS_EIO;
+            rc = fn(ctx, &o);
+            if (rc != 0)
+                return rc;
+        }
+        if (!read_ended(&reply))
+            return CS_EIO;
+        cursor = next;
+    } while (next != UINT64_MAX);
+    return CS_OK;
+}
+
 static int list_anew(struct cs_inspect *in)
 {
     in->n = 0;
@@ -300,7 +330,11 @@ static int list_anew(struct cs_inspect *in)
     in->info.payload_bytes = in->info.checkpoint_bytes = 0;
     int rc = list_all(in);
     if (rc == CS_OK)
+        rc = inspect_others_list(in);
+    if (rc == CS_OK)
         rc = inspect_sort(in);
+    if (rc == CS_OK)
+        rc = inspect_others_link(in);
     if (rc == CS_OK)
         inspect_link_tree(in);
     else
@@ -385,9 +419,16 @@ int inspect_live_record(struct cs_inspect *in, const struct entry *e, uint32_t *
     return CS_OK;
 }
 
+static int is_other(void *ctx, const struct control_other *o)
+{
+    return memcmp(o->record, ((const struct entry *)ctx)->info.record_id, sizeof o->record) == 0;
+}
+
 bool inspect_live_is_there(struct cs_inspect *in, const struct entry *e)
 {
     struct control_record r;
+    if (e->foreign)
+        return inspect_live_others(in, is_other, (void *)e) == 1;
     return record_piece(in, e, 0, &r) == CS_OK && r.record[0] == e->info.record_id[0] &&
            r.record[1] == e->info.record_id[1];
 }

@@ -187,6 +187,11 @@ int inspect_live_set_pin(struct cs_inspect *in, const struct cs_span_info *span,
     const struct entry *e = rc == CS_OK ? inspect_entry(in, span->record_id[0], span->record_id[1]) : NULL;
     if (rc == CS_OK && e == NULL)
         rc = CS_ENOTFOUND;
+    if (rc == CS_OK && e->foreign) {
+        snprintf(err, err_len,
+                 "it is of another model than the process that has the store open: stop that first");
+        return CS_EBUSY;
+    }
     bool *kept = rc == CS_OK ? calloc((size_t)in->n + 1, sizeof *kept) : NULL;
     if (rc == CS_OK && kept == NULL)
         rc = CS_ENOMEM;

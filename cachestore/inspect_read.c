@@ -89,11 +89,11 @@ int inspect_header_read(const struct cs_inspect *in, const struct entry *e, uint
         goto fail;
     }
     bool same = r->id_nonce == e->info.record_id[0] && r->id_sequence == e->info.record_id[1];
-    if (in->live != NULL) /* which knows what it looks for, not the row */
+    if (in->live != NULL && !e->foreign) /* which knows what it looks for, not the row */
         same = same && r->key[0] == e->info.key.lo && r->key[1] == e->info.key.hi &&
                r->n_pages == e->info.n_pages && r->first_position == e->info.first_position &&
                memcmp(r->tenant, e->info.tenant.id, sizeof r->tenant) == 0;
-    else
+    else if (e->row_hash != 0) /* 0: nothing is known but where it lies */
         same = same && XXH3_64bits(header, fmt_record_row_bytes(r)) == e->row_hash;
     if (!same) {
         snprintf(why, why_len, "the header is another record's than the catalogue says");
@@ -153,12 +153,14 @@ static void forget_cached(const struct cs_inspect *in)
 int inspect_ids(struct cs_inspect *in, const struct entry *e, uint32_t **ids, char *why, size_t why_len)
 {
     size_t n_ids;
-    if (in->live != NULL)
+    if (in->live != NULL && !e->foreign)
         return inspect_live_record(in, e, ids, &n_ids, NULL);
     uint8_t *header;
     struct fmt_record r;
     *ids = NULL;
     int rc = inspect_header_read(in, e, &header, &r, why, why_len);
+    if (rc == CS_ECORRUPT && in->live != NULL && !inspect_live_is_there(in, e))
+        return CS_ENOTFOUND;
     if (rc != CS_OK)
         return rc;
     size_t bytes = fmt_record_n_ids(r.kind, r.n_pages, r.page_tokens) * sizeof **ids;
@@ -282,7 +284,7 @@ int cs_inspect_record(struct cs_inspect *in, const struct cs_span_info *span, st
     memcpy(record->ids, r.ids, record->n_ids * sizeof *record->ids);
     for (uint32_t i = 0; i < r.n_runs; i++)
         record->runs[i] = (struct cs_record_run){r.runs[i].volume, r.runs[i].first_chunk, r.runs[i].n_chunks};
-    if (in->live != NULL) {
+    if (in->live != NULL && !e->foreign) {
         uint32_t *ids;
         size_t n_ids;
         rc = inspect_live_record(in, e, &ids, &n_ids, record); /* whose notes nobody else knows */

@@ -3,6 +3,7 @@
 
 static const struct tier_admin_vtable admin = {
     .locate = tier_disk_locate,
+    .foreign = tier_disk_foreign,
     .purge = tier_disk_purge,
     .erase = tier_disk_erase,
     .pin = tier_disk_pin,

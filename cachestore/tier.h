@@ -10,6 +10,7 @@
 /* What an open store can be asked to do from outside. */
 struct tier_admin_vtable {
     int (*locate)(struct tier_disk *t, struct record_id id, struct tier_place *out);
+    uint32_t (*foreign)(struct tier_disk *t, uint64_t *cursor, struct tier_foreign *out, uint32_t n);
     void (*purge)(struct tier_disk *t, struct record_id id);
     int (*erase)(struct tier_disk *t, struct record_id id, const struct tier_place *place,
                  uint32_t header_bytes);

@@ -174,6 +174,15 @@ struct tier_place {
 };
 /* CS_OK; CS_ENOTFOUND: there is no such record that could be read. */
 int tier_disk_locate(struct tier_disk *t, struct record_id id, struct tier_place *out);
+/* Records of other fingerprints: whole buckets of the table from *cursor on, which is moved, as long as they
+ * hold no more than n together, and no more than some thousand. How many; *cursor UINT64_MAX: that was all.
+ * What is there throughout is told at least once, twice where the table grows meanwhile. */
+struct tier_foreign {
+    struct record_id id;
+    struct tier_place place;
+    int64_t used_unix;
+};
+uint32_t tier_disk_foreign(struct tier_disk *t, uint64_t *cursor, struct tier_foreign *out, uint32_t n);
 /* tier_disk_delete for good: its header is zeroed, too, and that is synced, before its chunks are free. */
 void tier_disk_purge(struct tier_disk *t, struct record_id id);
 /* The same for a record of another fingerprint, for one that is being deleted, or for the header of one that

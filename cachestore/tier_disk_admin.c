@@ -44,6 +44,37 @@ int tier_disk_locate(struct tier_disk *t, struct record_id id, struct tier_place
     return found ? CS_OK : CS_ENOTFOUND;
 }
 
+/* One that is not on its way out. */
+static bool is_foreign(const struct disk_record *rec)
+{
+    return rec->foreign && rec->state == REC_DURABLE && !atomic_load(&rec->deleted);
+}
+
+uint32_t tier_disk_foreign(struct tier_disk *t, uint64_t *cursor, struct tier_foreign *out, uint32_t n)
+{
+    enum { HOLD_BUCKETS = 4096 };
+    uint32_t found = 0;
+    pthread_mutex_lock(&t->lock);
+    uint64_t end = *cursor + HOLD_BUCKETS;
+    for (; *cursor < t->table_size && *cursor < end; ++*cursor) {
+        uint32_t here = 0;
+        for (const struct disk_record *rec = t->table[*cursor]; rec != NULL; rec = rec->table_next)
+            here += is_foreign(rec);
+        if (here > n - found && found > 0)
+            break;
+        for (const struct disk_record *rec = t->table[*cursor]; rec != NULL && found < n;
+             rec = rec->table_next)
+            if (is_foreign(rec))
+                out[found++] = (struct tier_foreign){.id = rec->id,
+                                                     .place = {rec->runs[0].volume, rec->runs[0].first_chunk},
+                                                     .used_unix = rec->used_unix};
+    }
+    if (*cursor >= t->table_size)
+        *cursor = UINT64_MAX;
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
 void tier_disk_purge(struct tier_disk *t, struct record_id id)
 {
     pthread_mutex_lock(&t->lock);

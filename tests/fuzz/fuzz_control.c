@@ -92,6 +92,21 @@ static void small(const uint8_t *data, size_t size)
         require(h.page_tokens > 0 && h.stride > 0);
     r = (struct wire_reader){.at = data, .left = size};
     (void)control_progress_decode(&r, &p);
+    uint8_t again[CONTROL_TENANT_BYTES];
+    struct cs_tenant_use use;
+    struct control_other other;
+    r = (struct wire_reader){.at = data, .left = size};
+    struct wire_writer w = writer(again, sizeof again);
+    if (control_tenant_decode(&r, &use)) {
+        control_tenant_encode(&use, &w);
+        require(w.len == CONTROL_TENANT_BYTES && memcmp(again, data, w.len) == 0);
+    }
+    r = (struct wire_reader){.at = data, .left = size};
+    w = writer(again, sizeof again);
+    if (control_other_decode(&r, &other)) {
+        control_other_encode(&other, &w);
+        require(w.len == CONTROL_OTHER_BYTES && memcmp(again, data, w.len) == 0);
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

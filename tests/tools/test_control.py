@@ -160,6 +160,38 @@ class Looking(Case):
         for of_live, of_dead in zip(live, dead, strict=True):
             self.assertEqual({k: v for k, v in of_live.items() if k in of_dead and k != "used"}, {k: v for k, v in of_dead.items() if k != "used"})
 
+    def test_records_of_other_models_are_there_as_they_are_offline(self):
+        holder = self.hold("1")
+        holder.publish(0, 3000, 60)
+        holder.tell("note 1 4000 30")
+        self.assertEqual(holder.tell("flush"), "flushed")
+        holder.close()
+        dead = self.ask("ls")
+        other = dead[0]["fingerprint"]
+        holder = self.hold("0")
+        holder.publish(0, 1000, 30)
+        self.assertEqual(holder.tell("flush"), "flushed")
+        listed = self.ask("ls")
+        live = [r for r in listed if r["fingerprint"] == other]
+        self.assertEqual((len(live), len(listed)), (3, 4))
+        for of_live, of_dead in zip(live, dead, strict=True):
+            self.assertEqual({k: v for k, v in of_live.items() if k in of_dead}, of_dead)
+        status = self.ask("status")
+        self.assertEqual((status["spans"], status["tokens"], status["models"], status["records_of_other_models"]), (4, 60 + 28 + 28, 2, 3))
+        self.assertEqual([s["spans"] for s in self.ask("stats")["shares"] if s["fingerprint"] == other], [2, 1])
+        self.assertEqual(self.ask("verify")["read_bytes"], (15 + 7 + 7) * 4096)
+        shown = self.ask("show", live[1]["record"])
+        self.assertEqual((shown["ids"], shown["path"]), (list(range(3056, 3060)), [live[0]["record"]]))
+        ids = " ".join(map(str, range(3000, 3060)))
+        self.assertEqual(self.ask("explain", text=ids)["end"], "nothing")  # of the model that is served
+        self.assertEqual(self.ask("explain", "--model", other, text=ids)["stored"], 60)
+        self.refused(2, "pin", live[0]["key"], word="another model")
+        self.assertEqual(self.ask("evict", live[1]["key"])["spans"], 1)
+        self.assertEqual(self.ask("evict", "--tenant", ONE)["spans"], 1)
+        self.assertEqual([r["key"] for r in self.ask("ls") if r["fingerprint"] == other], [live[0]["key"]])
+        holder.close()
+        self.assertEqual(self.ask("rebuild")["records"], 2)
+
     def test_what_is_in_memory_only_is_seen_too(self):
         holder = self.hold("0", "slow")
         holder.publish(0, 1000, 60)

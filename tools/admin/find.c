@@ -127,10 +127,17 @@ int find_tenant(struct cs_inspect *in, const char *text, struct cs_tenant *tenan
     return m.n == 1 ? EXIT_FINE : EXIT_NOT_FOUND;
 }
 
-/* NULL: the only one there is. */
+/* text NULL: that of the process that has the store open, or the only one there is. */
 static int find_model(struct cs_inspect *in, const char *text, uint8_t fingerprint[32])
 {
     struct names m = {.text = text};
+    struct cs_store_info info;
+    char own[65];
+    if (text == NULL && is_live(in)) {
+        if (cs_inspect_info(in, &info) != CS_OK)
+            return complain("cannot list what is stored: %s", cs_strerror(CS_EIO));
+        m.text = hex_text(info.fingerprint, sizeof info.fingerprint, own);
+    }
     if (text != NULL && !is_hex(text, 4, 64))
         return complain("'%s' is no model: 4 to 64 hex digits of a fingerprint", text);
     if (look_through(in, match_name, &m) != EXIT_FINE)

@@ -66,8 +66,8 @@ int run_status(struct cs_inspect *in, const struct options *o)
     if (!info.live)
         printf("notes        %" PRIu64 "\n", info.n_notes);
     if (info.live && info.n_foreign > 0)
-        printf("others       %" PRIu64 " record%s of other models, not listed while the store is in use\n",
-               info.n_foreign, plural(info.n_foreign));
+        printf("others       %" PRIu64 " of these records %s of other models\n", info.n_foreign,
+               info.n_foreign == 1 ? "is" : "are");
     if (info.draining)
         printf("draining     nothing new is written until 'drain --end'\n");
     return EXIT_FINE;
