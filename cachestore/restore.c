@@ -11,14 +11,13 @@
  * read with them. A resident one further up is held meanwhile: if the bytes do not come, it serves.
  */
 #include "cachestore/key.h"
+#include "cachestore/policy/deadline.h"
 #include "cachestore/store.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define TOUCH_INTERVAL_SECONDS 60
-#define DEADLINE_FACTOR        3.0
-#define NS_PER_MS              1000000ull
 #define NS_PER_US              1000ull
 
 /* Pages of one span on the path. */
@@ -253,7 +252,7 @@ static uint32_t pages_needed(const struct cs_sequence *q)
 
 bool restore_ready_locked(const struct cs_sequence *q, uint64_t now_ns)
 {
-    if (q->settled || (q->deadline_ns && now_ns >= q->deadline_ns))
+    if (q->settled || deadline_is_past(q->deadline_ns, now_ns))
         return true;
     const struct load *state = q->resume_wait.load;
     uint32_t need = pages_needed(q);
@@ -314,9 +313,10 @@ static uint32_t resume_locked(struct cs_sequence *q, uint32_t keep)
     if (!landed && q->resume.position > 0 && q->resume.position <= limit)
         q->reuse.miss = state->done ? load_miss(state->result) : CS_MISS_DEADLINE;
     struct held_checkpoint other = {0}, *from = &other;
-    if (landed && q->resume.position <= limit) {
+    enum deadline_state which = deadline_resume(q->resume.position, landed, q->fallback.position, limit);
+    if (which == DEADLINE_WANTED) {
         from = &q->resume;
-    } else if (q->fallback.position > 0 && q->fallback.position <= limit) {
+    } else if (which == DEADLINE_HELD) {
         from = &q->fallback;
     } else if (keep > 0) {
         struct span *c = checkpoint_deepest_locked(q->place, q->place_ordinal, limit, true);
@@ -408,11 +408,7 @@ static void await_locked(struct cs_sequence *q)
 {
     struct cs_store *s = q->s;
     tradeoff_begin_locked(q);
-    if (s->restore_deadline_ms) {
-        uint64_t floor_ns = s->restore_deadline_ms * NS_PER_MS;
-        uint64_t limit_ns = (uint64_t)(DEADLINE_FACTOR * q->predicted_us * (double)NS_PER_US);
-        q->deadline_ns = q->opened_ns + (limit_ns > floor_ns ? limit_ns : floor_ns);
-    }
+    q->deadline_ns = deadline_ns(q->opened_ns, q->predicted_us, s->restore_deadline_ms);
     sequence_list_locked(q);
 }
 

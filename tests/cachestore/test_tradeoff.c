@@ -1,4 +1,5 @@
 /* Load or compute: the pure functions, and what the store does with them. */
+#include "tests/cachestore/fake_device.h"
 #include "tests/cachestore/stateful.h"
 
 #include "cachestore/policy/cut.h"
@@ -193,6 +194,64 @@ static void what_is_resident_serves_and_what_follows_is_computed(void **state)
     end(s, &f);
 }
 
+/* However slow the disk is: it comes from memory. */
+static void what_is_on_the_host_is_taken_where_the_disk_is_slower_than_computing(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = tiny_config(16);
+    c.host_bytes = 64 * (uint64_t)PAGE;
+    c.device = fake_device_open(false);
+    uint32_t ids[N];
+    struct cs_store *s = fake_open(&f, &c);
+    make_ids(ids, N, N, 0);
+    round_trip(s, NULL, ids, 40);
+    fake_finish_everything(&f);
+    empty_device(s);
+    teach(s, 1000, 0);
+    assert_int_equal(cs_prefill_cost(s, 1, 0), CS_OK);
+    struct cs_sequence *q = open_loading(s, ids, N);
+    assert_int_equal(f.n_reads, 0);
+    fake_device_finish_all();
+    struct cs_reuse r = wait_settled(q);
+    assert_int_equal(r.tokens_host, 40);
+    assert_int_equal(r.miss, CS_MISS_NONE);
+    check_pages(q, ids, 10, 0);
+    cs_sequence_close(q);
+    fake_finish_everything(&f);
+    end(s, &f);
+    fake_device_close();
+}
+
+static void a_checkpoint_on_the_host_is_taken_where_the_disk_is_slower_than_computing(void **state)
+{
+    (void)state;
+    struct fake_tier f = {0};
+    struct cs_config c = stateful_config(300);
+    c.checkpoint_grace_ms = UINT32_MAX;
+    c.host_bytes = 300 * (uint64_t)PAGE;
+    c.device = fake_device_open(false);
+    uint32_t ids[N + PATH];
+    make_ids(ids, N + PATH, N + PATH, 0);
+    struct cs_store *s = fake_open(&f, &c);
+    assert_int_equal(run_turn(s, &c, 0, ids, 60, PATH, (struct cs_boundary[]){{60, CS_BOUNDARY_END}}, 1), 0);
+    fake_finish_everything(&f);
+    empty_device(s);
+    teach(s, 1000, 0);
+    assert_int_equal(cs_prefill_cost(s, 1, 0), CS_OK);
+    struct run r;
+    run_open(&r, s, &c, 0, ids, 120);
+    assert_int_equal(f.n_reads, 0);
+    fake_device_finish_all();
+    assert_true(run_settle(&r));
+    assert_int_equal(r.n_computed, 96);
+    assert_int_equal(r.reuse.tokens_host, 96);
+    run_close(&r);
+    fake_finish_everything(&f);
+    end(s, &f);
+    fake_device_close();
+}
+
 static void a_resident_checkpoint_is_taken_where_a_deeper_one_is_dear_to_load(void **state)
 {
     (void)state;
@@ -311,6 +370,8 @@ int main(void)
         cmocka_unit_test(nothing_is_read_where_computing_is_faster),
         cmocka_unit_test(everything_is_read_where_loading_is_faster_or_one_side_is_unknown),
         cmocka_unit_test(what_is_resident_serves_and_what_follows_is_computed),
+        cmocka_unit_test(what_is_on_the_host_is_taken_where_the_disk_is_slower_than_computing),
+        cmocka_unit_test(a_checkpoint_on_the_host_is_taken_where_the_disk_is_slower_than_computing),
         cmocka_unit_test(a_resident_checkpoint_is_taken_where_a_deeper_one_is_dear_to_load),
         cmocka_unit_test(what_was_predicted_is_counted_beside_what_came),
         cmocka_unit_test(a_cost_that_is_none_is_refused),
