@@ -39,10 +39,17 @@ struct cli_options {
 bool cli_parse(int argc, char **argv, struct cli_options *o, int *exit_code);
 
 struct eng_config cli_engine_config(const struct cli_options *o);
-/* Writes one line to stderr, plain or as a JSON object a line. ctx: the options. Any thread. */
+/* From here to cli_log_close lines wait in a queue for the thread that writes them (cli_lines.h). */
+void cli_log_open(const struct cli_options *o);
+/* Waits until all is written, a second at most; close ends the thread, too. */
+void cli_log_flush(void);
+void cli_log_close(void);
+/* One line on stderr, plain or as a JSON object. ctx: the options. Any thread. */
 void cli_log(void *ctx, enum cs_log_level level, const char *line);
 /* A start-up step as one JSON object. Any thread. */
 void cli_log_step(void *ctx, const char *step, double seconds, const char *text);
+/* One line on stderr, never JSON: why a command ends. */
+void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 int cli_serve(const struct cli_options *o);
 int cli_run(const struct cli_options *o);

@@ -192,6 +192,7 @@ static int reply_to(struct chat *c, struct eng_prompt *prompt, struct text_buffe
     rc = follow(c, &t, id, reply);
     putchar('\n');
     fflush(stdout);
+    cli_log_flush(); /* what is said of the reply here comes behind what was logged of it */
     if (rc != ENG_OK)
         fprintf(stderr, "isotherm run: %s\n", t.message[0] ? t.message : eng_strerror(rc));
     print_usage(&t.usage);
@@ -327,7 +328,9 @@ int cli_run(const struct cli_options *o)
     config.max_concurrency = 1;
     config.log = cli_log;
     config.log_ctx = (void *)o;
+    cli_log_open(o);
     int rc = eng_engine_open(&config, &chat.engine, err, sizeof err);
+    cli_log_flush();
     if (rc != ENG_OK) {
         fprintf(stderr, "isotherm run: %s\n", err);
         exit_code = rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
@@ -349,6 +352,7 @@ out:
         drop_message(&chat);
     free(chat.messages);
     eng_engine_close(chat.engine, FLUSH_DEADLINE_MS);
+    cli_log_close();
     close(event_fd);
     return exit_code;
 }

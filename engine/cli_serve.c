@@ -60,11 +60,12 @@ static struct eng_engine *open_engine(const struct cli_options *o, const sigset_
     pthread_t loader;
     *exit_code = CLI_FAILED;
     if (pthread_create(&loader, NULL, load, &l) != 0) {
-        fprintf(stderr, "isotherm serve: cannot start a thread\n");
+        cli_complain("isotherm serve: cannot start a thread");
         return NULL;
     }
     int number = wait_signal(signals);
     if (number != SIGUSR1) { /* nothing is kept that would have to be flushed */
+        cli_log_close();
         signal(number, SIG_DFL);
         pthread_sigmask(SIG_UNBLOCK, signals, NULL);
         raise(number);
@@ -72,12 +73,12 @@ static struct eng_engine *open_engine(const struct cli_options *o, const sigset_
     pthread_join(loader, NULL);
     if (l.rc == ENG_OK)
         return l.engine;
-    fprintf(stderr, "isotherm serve: %s\n", l.err);
+    cli_complain("isotherm serve: %s", l.err);
     *exit_code = l.rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
     return NULL;
 }
 
-int cli_serve(const struct cli_options *o)
+static int serve(const struct cli_options *o)
 {
     sigset_t signals;
     sigemptyset(&signals);
@@ -101,7 +102,7 @@ int cli_serve(const struct cli_options *o)
     };
     int rc = eng_server_start(&config, &server, err, sizeof err);
     if (rc != ENG_OK) {
-        fprintf(stderr, "isotherm serve: %s\n", err);
+        cli_complain("isotherm serve: %s", err);
         return rc == ENG_EINVAL ? CLI_USAGE : CLI_FAILED;
     }
     char address[300];
@@ -127,5 +128,13 @@ int cli_serve(const struct cli_options *o)
     }
     eng_server_stop(server, REPLY_GRACE_MS);
     eng_engine_close(engine, FLUSH_DEADLINE_MS);
+    return exit_code;
+}
+
+int cli_serve(const struct cli_options *o)
+{
+    cli_log_open(o);
+    int exit_code = serve(o);
+    cli_log_close();
     return exit_code;
 }

@@ -2,6 +2,7 @@
 """What happens to connections and slots: keys, full queues, clients that leave, slow ones, shutdown. On a tiny model whose context is
 stretched so that a reply takes long."""
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -270,6 +271,49 @@ class Starting(unittest.TestCase):
     def test_a_host_name_is_refused(self):
         code, said = self.refused("--host", "example.invalid")
         self.assertEqual(code, 2, said)
+
+
+class StalledLog(unittest.TestCase):
+    """Stderr is a pipe that nobody reads any more."""
+
+    def setUp(self):
+        self.process = subprocess.Popen([binary(), "serve", "--model", tiny_model(), "--port", "0"], stderr=subprocess.PIPE)
+        self.addCleanup(self.end)
+        self.server = Server.__new__(Server)  # only to ask
+        for line in self.process.stderr:
+            if b"serving on" in line:
+                self.server.port = int(line.rsplit(b":", 1)[1])
+                break
+        fcntl.fcntl(self.process.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        # A description of its own: that of the server must go on blocking.
+        filler = os.open(f"/proc/self/fd/{self.process.stderr.fileno()}", os.O_WRONLY | os.O_NONBLOCK)
+        self.filled = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.filled += os.write(filler, b"x")
+        os.close(filler)
+        self.assertGreaterEqual(self.filled, 4096)
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+    def test_the_server_goes_on_answering(self):
+        for _ in range(3):  # each of them is logged
+            self.assertEqual(self.server.chat(max_tokens=1)["object"], "chat.completion")
+        self.assertEqual(self.server.get("/health").status, 200)
+        self.process.stderr.read(self.filled)
+        for _ in range(3):
+            self.assertIn(b"/v1/chat/completions 200", self.process.stderr.readline())
+        self.process.send_signal(signal.SIGTERM)
+        self.assertIn(b"SIGTERM", self.process.stderr.readline())
+        self.assertEqual(self.process.wait(60), 0)
+
+    def test_the_server_ends_all_the_same(self):
+        self.server.chat(max_tokens=1)
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.process.wait(60), 0)
 
 
 class Stopping(unittest.TestCase):
