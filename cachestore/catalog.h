@@ -31,10 +31,8 @@ struct catalog;
  * (no room, descriptors, memory or rights: the files are not to blame); err has one line. */
 int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalog **out, char *err,
                  size_t err_len);
-/* What the file system must have free before the catalogue is opened or written. Debian's build of RocksDB
- * has assertions on, and one of them ends the process when a file that it could not write to is written to
- * again. Its log, tables and manifest are not touched after an error; its LOG is, line by line, by every
- * open. */
+/* What the file system must have free before the catalogue is opened or written: an open that finds no room
+ * fails, and so does the store's. */
 uint64_t catalog_reserve_bytes(uint64_t share_bytes);
 bool catalog_has_room(int dir_fd, uint64_t bytes);
 /* Writes memtables out, so that the next open has no log to replay, and closes. */

@@ -13,8 +13,6 @@ from oracle import OPENED, Oracle, Violation, entries, read_log
 LOG_BYTES = 8 << 20
 LOGS_KEPT = 4
 PATIENCE_MS = 120000  # a process that is silent for so long hangs
-# How Debian's RocksDB ends a process when others took the last byte while it was opened (docs/decisions.md, 40).
-ROCKSDB_ASSERTION = "sync_without_flush_called_"
 CODES = {0: "done", 3: "failed", 4: "busy", 5: "refused"}
 
 # What a step needs before it comes: a way to damage the store, or a configuration.
@@ -87,8 +85,6 @@ class Process:
         if os.WIFSIGNALED(self.status):
             if os.WTERMSIG(self.status) == signal.SIGKILL:
                 return "killed"
-            if os.WTERMSIG(self.status) == signal.SIGABRT and ROCKSDB_ASSERTION in self.stderr():
-                return "aborted"
             raise Violation(f"it crashed with signal {os.WTERMSIG(self.status)}: {self.stderr()}")
         code = os.WEXITSTATUS(self.status)
         if code not in CODES:
@@ -350,10 +346,6 @@ class Episode:
             raise Violation(f"the store does not open: code {session.code}: " + "; ".join(session.logs[-3:]))
         if verdict == "done" and not session.done:
             raise Violation("it ended before it was done: " + process.stderr())
-        if verdict == "aborted":
-            if not self.full:
-                raise Violation("RocksDB ended it: " + process.stderr())
-            self.count("ended by RocksDB when the file system was full")
         if verdict == "busy":
             raise Violation("nobody else has the store, and it is busy")
         self.judge_size()
