@@ -1,8 +1,12 @@
 /*
- * The request queue of io.h. Two FIFO lists; a write is started only when no read waits, and writes hold at
- * most a quarter of the bytes in flight, so that a read never queues behind more than that in the device.
- * Reads hold at most a sixth: a few large requests saturate a disk, and with more they all end late and
- * together, so that nothing is verified meanwhile.
+ * The request queue of io.h. Two FIFO lists; reads go first, and writes hold at most a quarter of the bytes
+ * in flight, so that a read never queues behind more than that in the device. Reads hold at most a sixth: a
+ * few large requests saturate a disk, and with more they all end late and together, so that nothing is
+ * verified meanwhile.
+ *
+ * While reads wait for their own share, one write or sync at a time goes past them: reads that never end must
+ * not keep what is published from the disk, and one megabyte in the device costs a read little. While a read
+ * waits for room of all that is in flight nothing passes it, or it might wait for ever.
  */
 #include "cachestore/io/io.h"
 #include "cachestore/histogram.h"
@@ -21,7 +25,7 @@ struct io {
     struct io_engine *engine;
     struct io_list reads, writes, completed; /* completed: done() is still to be called */
     uint64_t inflight_limit, inflight, inflight_reads, inflight_writes;
-    unsigned n_inflight, n_pending;
+    unsigned n_inflight, n_inflight_reads, n_pending;
     struct histogram took_us[IO_SYNC + 1]; /* by kind */
 };
 
@@ -105,6 +109,7 @@ static void complete(void *ctx, struct io_op *op, int result)
 {
     struct io *io = ctx;
     io->n_inflight--;
+    io->n_inflight_reads -= op->kind == IO_READ;
     io->inflight -= op->bytes;
     *bytes_of(io, op) -= op->bytes;
     if (result == -EINTR || result == -EAGAIN) {
@@ -154,13 +159,30 @@ void io_add(struct io *io, struct io_op *op)
     list_push(list_of(io, op), op);
 }
 
+/* Its kind holds its share of what may be in flight. */
+static bool is_over_share(struct io *io, const struct io_op *op)
+{
+    uint64_t now = *bytes_of(io, op), share = op->kind == IO_READ ? READ_SHARE : WRITE_SHARE;
+    return now > 0 && now + op->bytes > io->inflight_limit / share;
+}
+
 static bool fits(struct io *io, const struct io_op *op)
 {
     /* One request larger than the bound must still pass, alone. */
-    uint64_t now = *bytes_of(io, op), share = op->kind == IO_READ ? READ_SHARE : WRITE_SHARE;
-    if (now > 0 && now + op->bytes > io->inflight_limit / share)
-        return false;
-    return io->n_inflight == 0 || io->inflight + op->bytes <= io->inflight_limit;
+    return !is_over_share(io, op) && (io->n_inflight == 0 || io->inflight + op->bytes <= io->inflight_limit);
+}
+
+/* What may be started next; NULL: nothing. */
+static struct io_op *next_op(struct io *io)
+{
+    struct io_op *read = io->reads.head, *write = io->writes.head;
+    if (read != NULL && fits(io, read))
+        return read;
+    if (write == NULL || !fits(io, write))
+        return NULL;
+    if (read != NULL && (!is_over_share(io, read) || io->n_inflight > io->n_inflight_reads))
+        return NULL;
+    return write;
 }
 
 /* Whether anything was started. */
@@ -168,12 +190,12 @@ static bool start_some(struct io *io)
 {
     uint64_t now = io->reads.head != NULL || io->writes.head != NULL ? now_ns() : 0;
     for (bool any = false;; any = true) {
-        struct io_list *l = io->reads.head != NULL ? &io->reads : &io->writes;
-        struct io_op *op = l->head;
-        if (op == NULL || !fits(io, op) || io->engine->ops->submit(io->engine, op) != 0)
+        struct io_op *op = next_op(io);
+        if (op == NULL || io->engine->ops->submit(io->engine, op) != 0)
             return any;
-        list_pop(l);
+        list_pop(list_of(io, op));
         io->n_inflight++;
+        io->n_inflight_reads += op->kind == IO_READ;
         if (op->left == op->bytes)
             op->begun_ns = now;
         io->inflight += op->bytes;

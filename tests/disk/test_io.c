@@ -190,11 +190,12 @@ static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
         request_make(&r[i], IO_READ, (uint64_t)i << 20, 24 << 10, 0, 0);
         io_add(io, &r[i].op);
     }
-    io_run(io, -1); /* two reads fill 48 of the 64 KiB that reads may have; no write may pass the third */
-    assert_int_equal(f.n_log, 2);
+    io_run(io, -1); /* two reads fill 48 of the 64 KiB that reads may have; one write passes the third */
+    assert_int_equal(f.n_log, 3);
     assert_ptr_equal(f.log[0], &r[0].op);
     assert_ptr_equal(f.log[1], &r[1].op);
-    for (int i = 0; i < 4; i++)
+    assert_ptr_equal(f.log[2], &w[0].op);
+    for (int i = 0; i < 5; i++)
         expect(&f, -1);
     while (!r[3].done)
         io_run(io, -1);
@@ -208,6 +209,71 @@ static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
     while (!w[3].done) {
         io_run(io, -1);
         assert_true(f.n_inflight <= 1);
+    }
+    io_close(io);
+}
+
+/* Reads that never end: what writes and syncs gets through, one at a time. */
+static void test_reads_without_end_do_not_keep_writes_from_the_disk(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 384 << 10);
+    struct request r[40], w[3];
+    for (int i = 0; i < 40; i++)
+        request_make(&r[i], IO_READ, (uint64_t)i << 20, 24 << 10, 0, 0);
+    request_make(&w[0], IO_WRITE, 0, 32 << 10, 0, 0);
+    request_make(&w[1], IO_WRITE, 1 << 20, 32 << 10, 0, 0);
+    request_make(&w[2], IO_SYNC, 0, 0, 0, 0);
+    int next = 0;
+    while (next < 6)
+        io_add(io, &r[next++].op);
+    for (int i = 0; i < 3; i++)
+        io_add(io, &w[i].op);
+    while (!w[2].done) {
+        assert_true(next < 40);
+        io_add(io, &r[next++].op);
+        expect(&f, -1);
+        io_run(io, -1);
+        unsigned n_writes = 0;
+        for (unsigned i = 0; i < f.n_inflight; i++)
+            n_writes += f.inflight[i]->kind != IO_READ;
+        assert_true(n_writes <= 1);
+        assert_false(r[next - 1].done); /* there was always one that waited */
+    }
+    assert_true(w[0].done && w[1].done);
+    while (io_pending(io) > 0) {
+        expect(&f, -1);
+        io_run(io, -1);
+    }
+    io_close(io);
+}
+
+/* A read that needs all there may be in flight is passed by nothing. */
+static void test_a_read_that_waits_for_all_others_is_not_passed(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 64 << 10);
+    struct request w[4], r;
+    for (int i = 0; i < 4; i++)
+        request_make(&w[i], IO_WRITE, (uint64_t)i << 20, 4096, 0, 0);
+    request_make(&r, IO_READ, 0, 256 << 10, 0, 0);
+    io_add(io, &w[0].op);
+    io_run(io, -1);
+    io_add(io, &r.op);
+    for (int i = 1; i < 4; i++)
+        io_add(io, &w[i].op);
+    io_run(io, -1);
+    assert_int_equal(f.n_log, 1);
+    expect(&f, -1);
+    io_run(io, -1);
+    io_run(io, -1);
+    assert_int_equal(f.n_log, 2);
+    assert_ptr_equal(f.log[1], &r.op);
+    while (io_pending(io) > 0) {
+        expect(&f, -1);
+        io_run(io, -1);
     }
     io_close(io);
 }
@@ -256,6 +322,8 @@ int main(void)
         cmocka_unit_test(test_short_transfers_go_on_where_they_stopped),
         cmocka_unit_test(test_end_of_file_and_errors_end_a_request),
         cmocka_unit_test(test_reads_go_before_writes_and_bytes_are_bounded),
+        cmocka_unit_test(test_reads_without_end_do_not_keep_writes_from_the_disk),
+        cmocka_unit_test(test_a_read_that_waits_for_all_others_is_not_passed),
         cmocka_unit_test(test_request_above_the_bound_passes_alone),
         cmocka_unit_test(test_a_full_engine_keeps_the_order),
     };
