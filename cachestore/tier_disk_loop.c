@@ -133,6 +133,15 @@ static enum tier_result write_refusal(struct tier_disk *t, const struct disk_rec
     return catalog == CATALOG_FULL ? TIER_EFULL : TIER_EIO;
 }
 
+/* Somebody has asked for deletes since the inbox was taken: the next turn has them. */
+static bool deletes_wait(struct tier_disk *t)
+{
+    pthread_mutex_lock(&t->lock);
+    bool any = t->in_deletes != NULL;
+    pthread_mutex_unlock(&t->lock);
+    return any;
+}
+
 /* Finds room and begins the data of one write. false: it must wait for chunks. */
 static bool write_begin(struct tier_disk *t, struct tier_write *w)
 {
@@ -160,7 +169,7 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     if (rc == -ENOSPC) {
         if (t->n_dying == 0)
             foreign_evict(t, rec->bytes);
-        if (t->n_dying > 0)
+        if (t->n_dying > 0 || deletes_wait(t))
             return false;
     }
     enum tier_result result = rc == 0 ? TIER_OK : rc == -ENOSPC ? TIER_ENOSPC : TIER_EIO;

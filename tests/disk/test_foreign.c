@@ -136,6 +136,70 @@ static void test_one_that_somebody_else_deletes_is_deleted_once(void **state)
     assert_int_equal(t.n_dying, 2);
 }
 
+/* Between two looks of the I/O thread into its inbox: a write that ends at once, in whose completion all
+ * records of the other model are deleted, and behind it one that needs their room. */
+struct race {
+    struct rig *r;
+    struct tier_write first;
+    struct span_io *second;
+    const struct record_id *foreign;
+    uint32_t n_foreign;
+};
+
+static void delete_the_foreign(void *ctx, struct tier_write *w, enum tier_result result)
+{
+    struct race *race = ctx;
+    (void)w;
+    assert_int_equal(result, TIER_EIO); /* its id is another record's */
+    for (uint32_t i = 0; i < race->n_foreign; i++)
+        tier_disk_delete(race->r->tier, race->foreign[i]);
+}
+
+static void queue_both(void *ctx, struct tier_write *w, enum tier_result result)
+{
+    struct race *race = ctx;
+    assert_int_equal(result, TIER_OK);
+    race->first = *w;
+    race->first.durable = delete_the_foreign;
+    tier_disk_write(race->r->tier, &race->first);
+    span_write(race->second);
+    tier_disk_kick(race->r->tier);
+}
+
+static void test_room_that_foreign_records_in_the_inbox_give_is_waited_for(void **state)
+{
+    (void)state;
+    enum { N = 400 };
+    struct record_id foreign[N];
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    uint64_t bytes = tier_disk_record_bytes(r.tier, RECORD_SPAN, 12);
+    uint32_t n = 0;
+    for (; tier_disk_free_bytes(r.tier) >= (int64_t)(2 * bytes); n++) {
+        assert_true(n < N);
+        foreign[n] = put(&r, n, 12);
+    }
+    r.config.fingerprint[0] ^= 1;
+    rig_reopen(&r);
+    struct race race = {.r = &r, .foreign = foreign, .n_foreign = n, .second = span_make(&r, 1001, 12)};
+    struct span_io *s = span_make(&r, 1000, 12);
+    s->w.record.id = tier_disk_next_id(r.tier);
+    s->w.pages = s->pages;
+    s->w.durable = queue_both;
+    s->w.ctx = &race;
+    tier_disk_write(r.tier, &s->w);
+    tier_disk_kick(r.tier);
+    enum tier_result result = span_wait(race.second);
+    assert_true(wait_until(deletes_done, &r));
+    span_free(s);
+    span_free(race.second);
+    assert_int_equal(result, TIER_OK);
+    assert_int_equal(rig_stats(&r).disk_spans, 2);
+    assert_int_equal(rig_stats(&r).records_foreign, 0);
+    rig_destroy(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_foreign_records_leave_a_lowered_budget),
         cmocka_unit_test(test_foreign_parents_leave_after_their_children),
         cmocka_unit_test(test_one_that_somebody_else_deletes_is_deleted_once),
+        cmocka_unit_test(test_room_that_foreign_records_in_the_inbox_give_is_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
