@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -185,6 +187,54 @@ static void test_acknowledged_records_survive_kill_9(void **state)
     rig_destroy(&r);
 }
 
+/* ---- a maker that is killed -------------------------------------------------------------------------- */
+
+static const char *watched_dir; /* whose syncs are counted */
+static unsigned n_dir_syncs;
+static bool dies_at_dir_sync;
+
+int fsync(int fd)
+{
+    struct stat at, watched;
+    if (watched_dir != NULL && fstat(fd, &at) == 0 && stat(watched_dir, &watched) == 0 &&
+        at.st_dev == watched.st_dev && at.st_ino == watched.st_ino) {
+        if (dies_at_dir_sync)
+            kill(getpid(), SIGKILL);
+        n_dir_syncs++;
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* STORE has its name, and a power cut could still take it: nothing may be promised to be durable before the
+ * directory was synced, by whoever opens the store next if not by its maker. */
+static void test_the_directory_is_synced_at_every_open(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct stat st;
+    rig_init_in_memory(&r, true);
+    watched_dir = r.dir;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dies_at_dir_sync = true;
+        rig_open(&r);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(stat(rig_path(&r, "STORE"), &st), 0);
+    for (int i = 0; i < 2; i++) {
+        n_dir_syncs = 0;
+        rig_open(&r);
+        assert_true(n_dir_syncs > 0);
+        rig_close(&r);
+    }
+    watched_dir = NULL;
+    rig_destroy(&r);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 4 && strcmp(argv[1], "child") == 0)
@@ -193,6 +243,9 @@ int main(int argc, char **argv)
     if (n <= 0)
         return 1;
     self_path[n] = 0;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_acknowledged_records_survive_kill_9)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_directory_is_synced_at_every_open),
+        cmocka_unit_test(test_acknowledged_records_survive_kill_9),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
