@@ -88,6 +88,7 @@ struct span {
     bool doomed;
     bool kept;      /* pinned by its owner: leaves disk and index for no other's sake; only while durable */
     bool kept_path; /* ... or something below it is; used while rows are linked */
+    bool held_back; /* would have gone to lower tiers, but the store drains; or it does no more */
     enum span_disk disk;
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */

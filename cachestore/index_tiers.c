@@ -124,6 +124,7 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
     if (!tail)
         return NULL;
     tail->lost = sp->lost;
+    tail->held_back = sp->held_back;
     tail->last_used = sp->last_used;
     tail->created_unix = sp->created_unix;
     tail->touched_unix = sp->touched_unix;

@@ -92,7 +92,6 @@ struct cs_store {
     uint64_t n_loads;        /* in flight */
     uint64_t n_husks;        /* damaged records that stay for what hangs on them */
     bool draining;           /* nothing new goes to lower tiers (cs_drain) */
-    int64_t drained_unix;    /* since when */
     struct control *control; /* NULL: there is none */
 
     /* Sequences that the keeper watches for their deadline or a notification due, and how fast loads are. */

@@ -136,7 +136,9 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
 
 void writeback_enqueue_locked(struct cs_store *s, struct span *sp)
 {
-    if (!s->draining)
+    if (s->draining)
+        sp->held_back = true;
+    else
         enqueue(s, sp, false);
 }
 
@@ -148,8 +150,12 @@ void writeback_go_on_locked(struct cs_store *s, struct span *sp)
 void writeback_lead_locked(struct cs_store *s, struct span *sp)
 {
     /* Where a damaged record waits to be replaced, what is not on disk may lie above what is. */
-    for (; sp && (sp->disk < SPAN_DISK_WRITING || s->n_husks > 0) && !s->draining; sp = sp->parent)
-        enqueue(s, sp, true); /* each before what hangs on it */
+    for (; sp && (sp->disk < SPAN_DISK_WRITING || s->n_husks > 0); sp = sp->parent) {
+        if (s->draining)
+            sp->held_back = true;
+        else
+            enqueue(s, sp, true); /* each before what hangs on it */
+    }
 }
 
 void writeback_cancel_locked(struct cs_store *s, struct span *sp)
@@ -379,7 +385,7 @@ void writeback_pump_locked(struct cs_store *s)
 
 /* ---- drain ------------------------------------------------------------------------------------------- */
 
-/* What came in the meantime and has not gone down goes now; true: there is more of the index to look at. */
+/* What would have gone down in the meantime goes now; true: there is more of the index to look at. */
 static bool catch_up_locked(struct cs_store *s, uint64_t *bucket)
 {
     enum { HOLD_BUCKETS = 4096, HOLD_SPANS = 64 };
@@ -387,8 +393,9 @@ static bool catch_up_locked(struct cs_store *s, uint64_t *bucket)
     unsigned n = 0;
     for (; *bucket <= s->index.bucket_mask && *bucket < end && n < HOLD_SPANS; ++*bucket)
         for (struct span *sp = s->index.buckets[*bucket]; sp; sp = sp->hash_next, n++) {
-            if (sp->disk == SPAN_DISK_NONE && sp->created_unix >= s->drained_unix && index_is_whole(sp))
+            if (sp->held_back)
                 enqueue(s, sp, false);
+            sp->held_back = false;
             if (sp->disk == SPAN_DISK_DURABLE)
                 notes_store_locked(s->tier, s->disk, sp);
         }
@@ -400,8 +407,6 @@ void cs_drain(struct cs_store *s, bool on)
     pthread_mutex_lock(&s->lock);
     bool was = s->draining;
     if (s->disk && on) {
-        if (!was)
-            s->drained_unix = (int64_t)time(NULL);
         s->draining = true;
         (void)writeback_end_grace_locked(s, UINT64_MAX);
         writeback_pump_locked(s);
