@@ -93,6 +93,7 @@ struct span {
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */
     uint8_t write_retries; /* after TIER_ENOSPC */
+    uint16_t husk_above;   /* of the spans above it, how many have the first pages of the husk's record */
     uint32_t refused_pass; /* the last one of writeback.c in which it was refused */
     union {
         struct {

@@ -4,6 +4,10 @@
  * newer record; a row whose chain of parents is broken leads nowhere and is deleted, and its notes with it.
  * Without memory for a row the store does not open, and nothing is deleted.
  *
+ * One that repeats the beginning of another one may be of a damaged record, whose first pages were stored
+ * anew for a path that leaves it there (publish.c), and stand for what hangs on its other pages. Where rows
+ * would lead nowhere without those, they become a span without bytes, and the row stays, as it did before.
+ *
  * While rows came in, each page key that a later row names found the row whose page has it. What that does
  * not answer (a parent that came before its child, being newer; one key in two rows) is answered in a second
  * pass, in which only spans that have been linked offer their pages.
@@ -270,7 +274,7 @@ static int link_late(struct loader *l, const struct place_in_order *order)
     }
     for (size_t i = 0; i < l->n_rows; i++) {
         const struct row *row = &l->rows[i];
-        if (!row->late)
+        if (!row->late || row->span)
             continue;
         places_want(&l->places, row->record.parent);
         uint32_t before = row->record.first_position / l->s->page_tokens;
@@ -280,13 +284,104 @@ static int link_late(struct loader *l, const struct place_in_order *order)
         offer_pages(l, p, (uint32_t)i);
     for (size_t i = 0; i < l->n_rows; i++) {
         struct row *row = &l->rows[order[i].row];
-        if (!row->late)
+        if (!row->late || row->span)
             continue;
         link_row(l, row);
         offer_pages(l, p, order[i].row);
     }
     free(p);
     return CS_OK;
+}
+
+/* ---- damaged records whose first pages were stored anew ------------------------------------------------ */
+
+static bool is_without_bytes(const struct span *sp)
+{
+    return sp->disk == SPAN_DISK_NONE;
+}
+
+/* The pages of a row that was not linked behind those that spans have; without bytes. NULL: all are there, or
+ * the first is not, or what is there is cut in another way. */
+static struct span *link_rest(struct loader *l, struct row *row)
+{
+    struct cs_store *s = l->s;
+    const struct span_record *r = &row->record;
+    uint32_t pt = s->page_tokens, ordinal = 0, done = 0;
+    uint16_t above = 0;
+    struct cs_key before = r->parent, key = r->key;
+    struct span *at = r->first_position > 0 ? parent_find(l, row, &ordinal) : NULL, *next;
+    if (r->first_position > 0 && !at)
+        return NULL;
+    while ((next = index_find_locked(&s->index, at, ordinal, key, &r->tenant, r->ids + (size_t)done * pt))) {
+        if (is_without_bytes(next) || next->n_pages >= r->n_pages - done ||
+            memcmp(next->ids, r->ids + (size_t)done * pt, (size_t)next->n_pages * pt * sizeof *r->ids) != 0)
+            return NULL;
+        for (uint32_t i = 0; i < next->n_pages; i++) {
+            before = key;
+            key = key_next(key, r->ids + (size_t)(++done) * pt, pt);
+        }
+        at = next;
+        ordinal = next->n_pages - 1;
+        above++;
+    }
+    if (above == 0 || s->index.n_spans >= s->index.heap_capacity)
+        return NULL;
+    struct span *rest = index_add_locked(&s->index, at, ordinal, before, key, at->account,
+                                         r->ids + (size_t)done * pt, r->n_pages - done);
+    if (!rest) {
+        l->no_memory = true;
+        return NULL;
+    }
+    rest->lost = CS_MISS_CORRUPT;
+    rest->created_unix = r->created_unix;
+    rest->husk = r->id;
+    rest->husk_above = above;
+    s->n_husks++;
+    return rest;
+}
+
+static bool is_rest(const struct row *row)
+{
+    return row->span && is_without_bytes(row->span);
+}
+
+/* It may have been shortened. */
+static bool may_have_rest(const struct row *row)
+{
+    return !row->span && row->proven && row->made;
+}
+
+/* Where rows lead nowhere: what records stand for that are longer than the spans with their first pages. */
+static int link_rests(struct loader *l, const struct place_in_order *order)
+{
+    bool any_left = false, any_rest = false;
+    for (size_t i = 0; i < l->n_rows; i++)
+        any_left = any_left || (l->rows[i].late && !l->rows[i].span);
+    if (!any_left)
+        return CS_OK;
+    for (size_t i = 0; i < l->n_rows; i++) { /* their parents are wanted */
+        l->n_late += !l->rows[i].late && may_have_rest(&l->rows[i]);
+        l->rows[i].late = l->rows[i].late || may_have_rest(&l->rows[i]);
+    }
+    int rc = link_late(l, order);
+    for (size_t i = 0; i < l->n_rows && rc == CS_OK; i++) {
+        struct row *row = &l->rows[order[i].row];
+        if (may_have_rest(row))
+            row->span = link_rest(l, row);
+        any_rest = any_rest || is_rest(row);
+    }
+    if (rc == CS_OK && any_rest)
+        rc = link_late(l, order);
+    for (size_t i = 0; i < l->n_rows && rc == CS_OK; i++) {
+        struct row *row = &l->rows[i];
+        if (!is_rest(row) || row->span->n_children > 0)
+            continue;
+        row->span->husk = (struct record_id){0};
+        l->s->n_husks--;
+        index_remove_locked(&l->s->index, row->span);
+        row->span = NULL;
+    }
+    return rc;
 }
 
 /* A row by the sequence of its record. */
@@ -324,6 +419,8 @@ static int link_notes(struct loader *l)
         const struct note_record *n = &l->notes[k].record;
         struct span *owner = owner_find(l, by_id, n->owner);
         struct note_batch *b = NULL;
+        if (owner && owner->disk != SPAN_DISK_DURABLE) /* they go with the damaged record */
+            continue;
         if (owner)
             b = notes_add_locked(&s->notes, &s->index, s->tier, s->disk, owner, n->notes, n->n_notes,
                                  n->id.sequence);
@@ -398,6 +495,8 @@ int loader_finish_locked(struct loader *l)
     }
     if (l->n_late > 0)
         rc = link_late(l, order);
+    if (rc == CS_OK)
+        rc = link_rests(l, order);
     if (rc == CS_OK && l->no_memory)
         rc = CS_ENOMEM;
     if (rc != CS_OK)

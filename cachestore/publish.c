@@ -51,6 +51,8 @@ static void split(struct cs_store *s, struct span *sp, uint32_t n_pages)
     struct span *tail = NULL;
     if (room_for_index_locked(s, index_span_bytes(&s->index, sp->n_pages - n_pages), sp->account))
         tail = index_split_locked(&s->index, sp, n_pages);
+    if (tail)
+        room_split_husk_locked(sp, tail);
     for (struct cs_sequence *q = tail ? sp->placed : NULL, *next; q; q = next) {
         next = q->placed_next;
         if (q->place_ordinal >= n_pages)

@@ -241,13 +241,40 @@ static void husk_delete(struct cs_store *s, struct span *sp, bool for_good)
     else
         s->tier->delete_span(s->disk, sp->husk);
     sp->husk = (struct record_id){0};
+    sp->husk_above = 0;
     s->n_husks--;
+}
+
+static void husk_move(struct span *from, struct span *to, uint16_t above)
+{
+    to->husk = from->husk;
+    to->husk_above = above;
+    from->husk = (struct record_id){0};
+    from->husk_above = 0;
+}
+
+static bool needs_husk(const struct span *sp)
+{
+    return sp->disk != SPAN_DISK_DURABLE && sp->n_disk_children > 0;
+}
+
+void room_split_husk_locked(struct span *sp, struct span *tail)
+{
+    if (has_husk(sp))
+        husk_move(sp, tail, sp->husk_above + 1);
 }
 
 void room_settle_husk_locked(struct cs_store *s, struct span *sp)
 {
-    if (has_husk(sp) && (sp->disk == SPAN_DISK_DURABLE || sp->n_disk_children == 0))
-        husk_delete(s, sp, false);
+    if (!has_husk(sp) || needs_husk(sp))
+        return;
+    struct span *up = sp->parent;
+    for (uint16_t above = sp->husk_above; above > 0; above--, up = up->parent)
+        if (needs_husk(up) && !has_husk(up)) {
+            husk_move(sp, up, above - 1);
+            return;
+        }
+    husk_delete(s, sp, false);
 }
 
 bool room_purge_husk_locked(struct cs_store *s, struct record_id id, uint64_t *bucket, uint64_t n)

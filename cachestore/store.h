@@ -279,7 +279,10 @@ void room_drop_record_locked(struct cs_store *s, struct span *sp, enum cs_gone w
 /* The span's record is damaged. Where something hangs on it on disk its row stays, or a restart would find
  * what hangs on it out of reach: it is deleted once the span is durable again, or nothing hangs on it. */
 void room_quarantine_locked(struct cs_store *s, struct span *sp, enum cs_gone why);
-/* Deletes such a row if its time has come. sp may be NULL. */
+/* The tail was split off a span whose record is damaged: the row stands for what hangs on both, and is the
+ * tail's now; it comes back to the span if the tail needs it no more and the span does. */
+void room_split_husk_locked(struct span *sp, struct span *tail);
+/* Deletes such a row if its time has come, or gives it to a span above that needs it. sp may be NULL. */
 void room_settle_husk_locked(struct cs_store *s, struct span *sp);
 /* Deletes it for good. Looks through n buckets of the index, from *bucket on, which is moved. False: none of
  * their spans has one with this id. */

@@ -553,6 +553,35 @@ static void a_record_that_came_back_does_not_stand_before_newer_ones(void **stat
     fake_free(&f);
 }
 
+/* Longer than the span that has its first page now: what is behind that stands there, too, or nothing leads
+ * on from it. */
+static void a_longer_record_that_came_back_stands_for_nothing(void **state)
+{
+    (void)state;
+    for (int stored = 0; stored < 2; stored++) {
+        struct fake_tier f = {0};
+        struct cs_config c = tiny_config(64);
+        struct cs_store *s = fake_open(&f, &c);
+        uint32_t ids[37];
+        make_ids(ids, 37, 37, 0);
+        store_durably(&f, s, ids, 12);
+        store_durably(&f, s, ids, 16);
+        if (stored)
+            store_durably(&f, s, ids, 28);
+        cs_close(s, 0);
+        size_t n = f.n_records;
+        bring_back(&f, ids, 12, 24);
+        bring_back(&f, ids, 28 + PT, 36); /* of no use, so that all are looked through */
+        s = fake_open(&f, &c);
+        assert_int_equal(f.n_records, n);
+        assert_int_equal(s->n_husks, 0);
+        check_from_disk(&f, s, ids, stored ? 28 : 16);
+        recount(s);
+        cs_close(s, 0);
+        fake_free(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,6 +597,7 @@ int main(void)
         cmocka_unit_test(a_disk_that_refuses_everything_is_asked_once_a_turn),
         cmocka_unit_test(closing_with_writes_and_reads_under_way_ends_them),
         cmocka_unit_test(a_record_that_came_back_does_not_stand_before_newer_ones),
+        cmocka_unit_test(a_longer_record_that_came_back_stands_for_nothing),
         cmocka_unit_test(what_was_held_back_while_draining_is_written_afterwards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

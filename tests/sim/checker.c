@@ -151,6 +151,19 @@ void checker_offline(bool purges, bool rebuilds)
         records[i].purging = false;
 }
 
+/* Damaged ones that were left in the middle stay for what hangs on them, and are not read. */
+static void note_husks(struct cs_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    for (uint64_t i = 0; i <= s->index.bucket_mask && s->n_husks > 0; i++)
+        for (const struct span *sp = s->index.buckets[i]; sp != NULL; sp = sp->hash_next) {
+            struct record *r = record_find(sp->husk);
+            if (r != NULL)
+                r->failed = true;
+        }
+    pthread_mutex_unlock(&s->lock);
+}
+
 void checker_opened(struct cs_store *s, bool disk_on)
 {
     store = s;
@@ -167,6 +180,7 @@ void checker_opened(struct cs_store *s, bool disk_on)
         else
             sim_fail("a durable record (%llx) was not found at open", (unsigned long long)r->id.sequence);
     }
+    note_husks(s);
 }
 
 void checker_closing(void)
