@@ -18,8 +18,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define MAX_TESTS 16
+#define HUGE_PAGE ((size_t)2 << 20)
 
 struct settings {
     const char *model;
@@ -173,7 +175,8 @@ static bool take_memory(struct run *r, uint32_t longest)
     const size_t page = kn_kv_page_bytes(eng_model_kv(r->m)), live = (d->live_bytes + 64) / 64 * 64;
     const size_t n_pages = (longest + KN_PAGE_TOKENS - 1) / KN_PAGE_TOKENS,
                  n = n_pages * (1 + d->window_groups);
-    r->arena = aligned_alloc(4096, (n * page + 4095) / 4096 * 4096);
+    const size_t bytes = (n * page + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    r->arena = aligned_alloc(HUGE_PAGE, bytes);
     r->pages = malloc(n * sizeof *r->pages);
     r->groups = malloc((1 + d->window_groups) * sizeof *r->groups);
     r->ids = malloc(longest * sizeof *r->ids);
@@ -181,7 +184,8 @@ static bool take_memory(struct run *r, uint32_t longest)
     r->saved = malloc(live);
     if (!r->arena || !r->pages || !r->groups || !r->ids || !r->state || !r->saved)
         return false;
-    memset(r->arena, 0, n * page); /* populated ahead of use, as the server's arena is */
+    madvise(r->arena, bytes, MADV_HUGEPAGE); /* and populated ahead of use, as the server's arena is */
+    memset(r->arena, 0, n * page);
     for (size_t i = 0; i < n; i++)
         r->pages[i] = r->arena + i * page;
     for (uint32_t g = 0; g < d->window_groups; g++)

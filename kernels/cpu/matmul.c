@@ -11,6 +11,7 @@ struct product {
     uint32_t cols, group; /* group: of the quantised parts being multiplied */
     bool has_min;         /* has any part? */
     uint32_t tiles;       /* of all parts */
+    size_t tile_bytes;    /* the most of a tile */
     uint32_t tiles_a_task;
     size_t row_tasks, rows_a_task;
     /* quantised x */
@@ -126,16 +127,23 @@ static void product_item(void *arg, size_t i, unsigned worker)
     }
 }
 
-/* Cut tiles and rows so that each thread gets several tasks, none smaller than about 20 microseconds. */
+/* Few rows: memory is the bound, and a task is worth its while from so many bytes of weights on. */
+#define FEW_ROWS       8
+#define BYTES_A_TASK   8192
+#define TASKS_A_THREAD 8
+
+/* Cut tiles and rows so that each thread gets several tasks; with many rows none is smaller than about 20
+ * microseconds. */
 static void cut_tasks(struct product *p)
 {
     unsigned panel_rows = p->b->matmul->panel_rows;
     p->rows_a_task = KN_ROWS_AT_ONCE / panel_rows * panel_rows;
     p->row_tasks = (p->a->n + p->rows_a_task - 1) / p->rows_a_task;
     size_t rows = p->a->n < p->rows_a_task ? p->a->n : p->rows_a_task;
-    size_t wanted = (size_t)8 * p->b->threads / p->row_tasks + 1;
+    size_t wanted = (size_t)TASKS_A_THREAD * p->b->threads / p->row_tasks + 1;
     size_t tiles = (p->tiles + wanted - 1) / wanted;
-    size_t least = 1 + 65536 / (p->cols * (rows < 8 ? rows : 8)); /* tiles worth a task */
+    size_t least =
+        rows < FEW_ROWS ? 1 + (BYTES_A_TASK - 1) / p->tile_bytes : 1 + 65536 / (p->cols * FEW_ROWS);
     if (tiles < least)
         tiles = least;
     p->tiles_a_task = (uint32_t)(tiles + (tiles & 1)); /* even: tiles are unpacked in pairs */
@@ -150,7 +158,7 @@ static int run_pass(struct product *p, bool quantised)
     }
     cut_tasks(p);
     size_t tile_tasks = (p->tiles + p->tiles_a_task - 1) / p->tiles_a_task;
-    kn_pool_run(p->b->pool, tile_tasks * p->row_tasks, product_item, p);
+    kn_pool_run_apart(p->b->pool, tile_tasks * p->row_tasks, product_item, p);
     return KN_OK;
 }
 
@@ -166,6 +174,8 @@ int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
         if (m->spec.cols != p.cols)
             return KN_EINVAL;
         tiles += m->tiles;
+        if (p.tile_bytes < m->tile_bytes)
+            p.tile_bytes = m->tile_bytes;
         p.has_min |= m->spec.has_min;
         group32 |= part_is_quantised(m) && m->spec.group == 32;
         group16 |= part_is_quantised(m) && m->spec.group == 16;

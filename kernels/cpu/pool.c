@@ -9,6 +9,9 @@
  *
  *   worker: wait for a new epoch -> join (gate open) -> claim items -> left++ -> wait
  *   owner:  set fields, left = 0 -> open gate, wake sleepers -> claim items -> close gate -> wait for left
+ *
+ * Items lie in lanes, each with its own counter. Everybody begins with the lane of its number and, when that
+ * is empty, goes on with the others', so nobody idles while there is work, whoever came.
  */
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
@@ -34,15 +37,20 @@ struct worker {
     unsigned number;
 };
 
+struct lane {
+    _Alignas(CACHE_LINE) _Atomic size_t next;
+    size_t end;
+};
+
 struct kn_pool {
     _Alignas(CACHE_LINE) _Atomic uint64_t gate;
     _Atomic uint32_t bell; /* futex word of sleeping workers: the epoch, as a 32-bit copy */
     _Atomic uint32_t sleepers;
     _Atomic bool stop;
-    _Alignas(CACHE_LINE) _Atomic size_t next;
     _Alignas(CACHE_LINE) _Atomic uint32_t left; /* futex word of the owner */
     _Atomic uint32_t owner_sleeps;
-    _Alignas(CACHE_LINE) size_t n;
+    _Alignas(CACHE_LINE) struct lane *lanes; /* threads of them */
+    unsigned n_lanes;                        /* of this job */
     void (*fn)(void *arg, size_t i, unsigned worker);
     void *arg;
     unsigned threads, started;
@@ -87,11 +95,13 @@ static bool spin(uint64_t *deadline, unsigned *turns)
 
 static void claim_items(struct kn_pool *p, unsigned worker)
 {
-    for (;;) {
-        size_t i = atomic_fetch_add_explicit(&p->next, 1, memory_order_relaxed);
-        if (i >= p->n)
-            return;
-        p->fn(p->arg, i, worker);
+    for (unsigned k = 0; k < p->n_lanes; k++) {
+        struct lane *lane = &p->lanes[(worker + k) % p->n_lanes];
+        while (atomic_load_explicit(&lane->next, memory_order_relaxed) < lane->end) {
+            size_t i = atomic_fetch_add_explicit(&lane->next, 1, memory_order_relaxed);
+            if (i < lane->end)
+                p->fn(p->arg, i, worker);
+        }
     }
 }
 
@@ -161,17 +171,23 @@ static void wait_for_workers(struct kn_pool *p, uint32_t joined)
     }
 }
 
-void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg)
+static void run_in_lanes(struct kn_pool *p, unsigned lanes, size_t n,
+                         void (*fn)(void *arg, size_t i, unsigned worker), void *arg)
 {
     if (p->started == 0 || n <= 1) {
         for (size_t i = 0; i < n; i++)
             fn(arg, i, 0);
         return;
     }
-    p->n = n;
+    size_t at = 0;
+    for (unsigned k = 0; k < lanes; k++) {
+        atomic_store_explicit(&p->lanes[k].next, at, memory_order_relaxed);
+        at += n / lanes + (k < n % lanes);
+        p->lanes[k].end = at;
+    }
+    p->n_lanes = lanes;
     p->fn = fn;
     p->arg = arg;
-    atomic_store_explicit(&p->next, 0, memory_order_relaxed);
     atomic_store_explicit(&p->left, 0, memory_order_relaxed);
     uint32_t epoch = EPOCH(atomic_load_explicit(&p->gate, memory_order_relaxed)) + 1;
     atomic_store_explicit(&p->gate, (uint64_t)epoch << 32 | GATE_OPEN, memory_order_release);
@@ -179,6 +195,17 @@ void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, un
     claim_items(p, 0);
     uint64_t g = atomic_fetch_and_explicit(&p->gate, ~GATE_OPEN, memory_order_acq_rel);
     wait_for_workers(p, JOINED(g));
+}
+
+void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg)
+{
+    run_in_lanes(p, 1, n, fn, arg);
+}
+
+void kn_pool_run_apart(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker),
+                       void *arg)
+{
+    run_in_lanes(p, p->threads, n, fn, arg);
 }
 
 void kn_pool_close(struct kn_pool *p)
@@ -192,6 +219,7 @@ void kn_pool_close(struct kn_pool *p)
     for (unsigned i = 0; i < p->started; i++)
         pthread_join(p->workers[i].thread, NULL);
     free(p->workers);
+    free(p->lanes);
     free(p);
 }
 
@@ -202,8 +230,9 @@ int kn_pool_open(unsigned threads, struct kn_pool **out)
         return KN_ENOMEM;
     *p = (struct kn_pool){.threads = threads};
     if (threads > 1) {
+        p->lanes = aligned_alloc(CACHE_LINE, threads * sizeof *p->lanes);
         p->workers = calloc(threads - 1, sizeof *p->workers);
-        if (!p->workers)
+        if (!p->workers || !p->lanes)
             goto fail;
     }
     /* signals belong to the program's own threads */

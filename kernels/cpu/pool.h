@@ -1,5 +1,5 @@
 /*
- * Fork-join pool of the CPU backend. One owner thread submits; workers claim item numbers from one counter.
+ * Fork-join pool of the CPU backend. One owner thread submits; workers claim item numbers from a counter.
  * A worker that arrives late finds the gate closed and is not waited for, so a descheduled worker never
  * holds up a join.
  */
@@ -15,5 +15,9 @@ void kn_pool_close(struct kn_pool *p);
 /* fn(arg, i, worker) for i in 0..n-1, any order; worker in 0..threads-1 is unique among those running at one
  * time. Returns when all are done. Owner thread only; fn must not call it. */
 void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg);
+/* The same; each thread takes items side by side as long as there are any, of which it alone began the run,
+ * so that what it asks of memory ahead is what it needs next. */
+void kn_pool_run_apart(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker),
+                       void *arg);
 
 #endif

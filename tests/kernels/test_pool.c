@@ -1,4 +1,5 @@
 /* The fork-join pool and the choice of a path. */
+#include "kernels/cpu/pool.h"
 #include "tests/kernels/paths.h"
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -37,6 +38,33 @@ static void each_item_runs_once(void **state)
             free(t.plain);
         }
         kn_backend_close(b);
+    }
+}
+
+static void hit_apart(void *arg, size_t i, unsigned worker)
+{
+    (void)worker;
+    hit(arg, i);
+}
+
+static void each_item_of_a_run_apart_runs_once(void **state)
+{
+    (void)state;
+    for (unsigned threads = 1; threads <= 5; threads++) {
+        struct kn_pool *p;
+        assert_int_equal(kn_pool_open(threads, &p), KN_OK);
+        for (size_t round = 0; round < 200; round++) {
+            size_t n = round % 13;
+            _Atomic uint32_t hits[13] = {0};
+            uint32_t plain[13] = {0};
+            struct tally t = {hits, plain};
+            kn_pool_run_apart(p, n, hit_apart, &t);
+            for (size_t i = 0; i < 13; i++) {
+                assert_int_equal(hits[i], i < n);
+                assert_int_equal(plain[i], i < n ? i : 0);
+            }
+        }
+        kn_pool_close(p);
     }
 }
 
@@ -94,6 +122,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_item_runs_once),
+        cmocka_unit_test(each_item_of_a_run_apart_runs_once),
         cmocka_unit_test(an_idle_pool_sleeps_and_wakes),
         cmocka_unit_test(paths_have_names_and_unknown_ones_are_refused),
     };
