@@ -23,33 +23,46 @@
 
 /* ---- scores of Q queries over N pages from `page` on ---- */
 
-/* Up to so many queries memory is the bound: then values of these pages and keys of the next ones are asked
- * for while the keys are used. Runs of one head are too short for the processor's own prefetch. */
+/* Up to so many queries memory is the bound, and runs of one head are too short for the processor's own
+ * prefetch. So what is needed next is asked for: keys of the next pages, then values of the group's first;
+ * values of the next pages, then keys of the next group's first. Not more than that, so that it is still in
+ * the first-level cache when it is used: what comes from the second waits for the same buffers as memory. */
 #define PREFETCH_QUERIES 6
+#define PREFETCH_BYTES   8192
+#define LINE             64
 
-INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned page,
-                        float *scores, unsigned Q, unsigned N)
+INLINE size_t row_bytes(enum kn_kv_dtype dtype, size_t elements)
+{
+    return elements * (dtype == KN_KV_F32 ? sizeof(float) : sizeof(uint16_t));
+}
+
+/* Pages of a head's keys or values to be ahead by. */
+INLINE unsigned pages_ahead(const struct kn_attn_job *j, enum kn_kv_dtype dtype)
+{
+    size_t bytes = row_bytes(dtype, (size_t)PAGE * j->head_dim);
+    return bytes < PREFETCH_BYTES ? (unsigned)(PREFETCH_BYTES / bytes) : 1;
+}
+
+INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned first,
+                        unsigned page, unsigned end, float *scores, unsigned Q, unsigned N)
 {
     vf sum[TILE];
     const char *k[TILE];
     UNROLL for (unsigned i = 0; i < Q * N; i++) sum[i] = vf_zero();
     UNROLL for (unsigned n = 0; n < N; n++) k[n] = (const char *)j->pages[page + n] + j->k_offset;
-    const char *v[TILE], *next[TILE];
-    size_t row_bytes = PAGE * (dtype == KN_KV_F32 ? sizeof(float) : sizeof(uint16_t));
+    const char *next[TILE];
     if (Q <= PREFETCH_QUERIES)
         UNROLL for (unsigned n = 0; n < N; n++)
         {
-            unsigned ahead = page + N + n;
-            v[n] = (const char *)j->pages[page + n] + j->v_offset;
-            next[n] = (const char *)j->pages[ahead < j->n_pages ? ahead : page + n] + j->k_offset;
+            unsigned ahead = page + N + n, value = first + (ahead - end);
+            next[n] = ahead < end ? (const char *)j->pages[ahead] + j->k_offset
+                                  : (const char *)j->pages[value < end ? value : first] + j->v_offset;
         }
     for (uint32_t d = 0; d < j->head_dim; d++) {
         UNROLL for (unsigned n = 0; n < N; n++)
         {
-            if (Q <= PREFETCH_QUERIES) {
-                __builtin_prefetch(v[n] + d * row_bytes);
-                __builtin_prefetch(next[n] + d * row_bytes);
-            }
+            if (Q <= PREFETCH_QUERIES && row_bytes(dtype, (size_t)d * PAGE) % LINE == 0)
+                prefetch(next[n], row_bytes(dtype, (size_t)d * PAGE));
             vf key = vf_from_kv(dtype, k[n], (size_t)d * PAGE);
             UNROLL for (unsigned i = 0; i < Q; i++) sum[i * N + n] =
                 vf_fma(vf_set1(q[(size_t)i * KN_QUERY_STRIDE + d]), key, sum[i * N + n]);
@@ -59,13 +72,14 @@ INLINE void scores_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
         vf_store(scores + i * KN_SCORE_STRIDE + (page + n) * PAGE, sum[i * N + n]);
 }
 
-INLINE void scores(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned page,
-                   unsigned pages, unsigned Q, unsigned N)
+INLINE void scores(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *q, unsigned first,
+                   unsigned end, unsigned Q, unsigned N)
 {
-    for (; page + N <= pages; page += N)
-        scores_tile(j, dtype, q, page, j->scores, Q, N);
-    for (; page < pages; page++)
-        scores_tile(j, dtype, q, page, j->scores, Q, 1);
+    unsigned page = first;
+    for (; page + N <= end; page += N)
+        scores_tile(j, dtype, q, first, page, end, j->scores, Q, N);
+    for (; page < end; page++)
+        scores_tile(j, dtype, q, first, page, end, j->scores, Q, 1);
 }
 
 /* ---- scores to weights: max, exp, sum of one query over positions [from, to) ---- */
@@ -99,8 +113,21 @@ INLINE void weights(float *s, uint32_t from, uint32_t to, float *max, float *sum
 
 /* ---- o (Q queries, N blocks of 16 dimensions) += weights * values over positions [t0, t1) ---- */
 
+/* What is needed some pages behind page `page` of the values up to `end`: see PREFETCH_QUERIES. NULL: nothing
+ * in this group or the next. */
+INLINE const char *needed_next(const struct kn_attn_job *j, enum kn_kv_dtype dtype, unsigned page,
+                               unsigned end)
+{
+    unsigned ahead = page + pages_ahead(j, dtype);
+    if (ahead < end)
+        return (const char *)j->pages[ahead] + j->v_offset;
+    ahead += KN_ATTN_GROUP / PAGE - end;
+    return ahead < j->n_pages ? (const char *)j->pages[ahead] + j->k_offset : NULL;
+}
+
 INLINE void values_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *p, float *o,
-                        uint32_t block, uint32_t t0, uint32_t t1, bool first, unsigned Q, unsigned N)
+                        uint32_t block, uint32_t t0, uint32_t t1, unsigned end, bool first, unsigned Q,
+                        unsigned N)
 {
     vf sum[TILE];
     uint32_t dim = j->head_dim;
@@ -108,10 +135,14 @@ INLINE void values_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
         first ? vf_zero() : vf_load(o + i * dim + (block + n) * 16);
     for (uint32_t t = t0; t < t1;) {
         const char *v = (const char *)j->pages[t / PAGE] + j->v_offset;
-        uint32_t end = (t / PAGE + 1) * PAGE;
-        end = end < t1 ? end : t1;
+        const char *next = Q <= PREFETCH_QUERIES && block == 0 ? needed_next(j, dtype, t / PAGE, end) : NULL;
+        uint32_t stop = (t / PAGE + 1) * PAGE;
+        stop = stop < t1 ? stop : t1;
         size_t element = (size_t)(t % PAGE) * dim + block * 16;
-        for (; t < end; t++, element += dim) {
+        for (; t < stop; t++, element += dim) {
+            if (Q <= PREFETCH_QUERIES && next)
+                for (size_t at = 0; at < row_bytes(dtype, dim); at += LINE)
+                    prefetch(next, row_bytes(dtype, (size_t)(t % PAGE) * dim) + at);
             UNROLL for (unsigned n = 0; n < N; n++)
             {
                 vf value = vf_from_kv(dtype, v, element + n * 16);
@@ -124,14 +155,22 @@ INLINE void values_tile(const struct kn_attn_job *j, enum kn_kv_dtype dtype, con
         vf_store(o + i * dim + (block + n) * 16, sum[i * N + n]);
 }
 
+/* All dimensions of some pages, then the next: a page is read from memory once. */
 INLINE void values(const struct kn_attn_job *j, enum kn_kv_dtype dtype, const float *p, float *o, uint32_t t0,
                    uint32_t t1, bool first, unsigned Q, unsigned N)
 {
-    uint32_t block = 0, blocks = j->head_dim / 16;
-    for (; block + N <= blocks; block += N)
-        values_tile(j, dtype, p, o, block, t0, t1, first, Q, N);
-    for (; block < blocks; block++)
-        values_tile(j, dtype, p, o, block, t0, t1, first, Q, 1);
+    uint32_t blocks = j->head_dim / 16, end = (t1 + PAGE - 1) / PAGE;
+    uint32_t step = Q <= PREFETCH_QUERIES && blocks > N ? pages_ahead(j, dtype) * PAGE : KN_ATTN_GROUP;
+    do {
+        uint32_t stop = t0 / step * step + step, block = 0;
+        stop = stop < t1 ? stop : t1;
+        for (; block + N <= blocks; block += N)
+            values_tile(j, dtype, p, o, block, t0, stop, end, first, Q, N);
+        for (; block < blocks; block++)
+            values_tile(j, dtype, p, o, block, t0, stop, end, first, Q, 1);
+        first = false;
+        t0 = stop;
+    } while (t0 < t1);
 }
 
 /* ---- a tile of Q queries ---- */
@@ -173,10 +212,15 @@ INLINE void attention_type(const struct kn_attn_job *j, enum kn_kv_dtype dtype)
         attend(j, dtype, at, 12, 2);
 #endif
 #if TILE >= 6
-    for (; at + 6 <= j->queries; at += 6)
+    /* seven and eight go as four and the rest */
+    for (unsigned left; (left = j->queries - at) >= 6 && left != 7 && left != 8; at += 6)
         attend(j, dtype, at, 6, TILE / 6);
+    for (unsigned left; (left = j->queries - at) >= 4 && left != 6; at += 4)
+        attend(j, dtype, at, 4, TILE == 24 ? 4 : 1);
     for (; at + 3 <= j->queries; at += 3)
         attend(j, dtype, at, 3, TILE == 24 ? 4 : 2);
+    for (; at + 2 <= j->queries; at += 2)
+        attend(j, dtype, at, 2, TILE == 24 ? 4 : 2);
 #endif
     for (; at < j->queries; at++)
         attend(j, dtype, at, 1, 4);
