@@ -120,6 +120,9 @@ struct kn_matmul_args {
     bool accumulate;
 };
 int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a);
+/* A hint: the product after the coming one is with these parts (the array stays as it is until then). With
+ * few rows, threads that wait in between ask memory for the beginning of them. */
+void kn_matmul_announce(struct kn_backend *b, const struct kn_matrix *const *parts, size_t n_parts);
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 

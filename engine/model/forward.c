@@ -28,6 +28,20 @@ int model_matmul(struct kn_backend *b, struct kn_matrix *const *parts, size_t n_
     return kn_matmul(b, &a);
 }
 
+void model_announce(struct kn_backend *b, struct kn_matrix *const *parts, size_t n_parts)
+{
+    kn_matmul_announce(b, (const struct kn_matrix *const *)parts, n_parts);
+}
+
+void model_announce_layer(struct eng_model *m, size_t layer)
+{
+    const struct eng_model_desc *d = &m->desc;
+    if (layer == d->n_layers)
+        model_announce(m->backend, &m->weights.head, 1);
+    else
+        model_announce(m->backend, m->weights.layers[layer].in, model_parts_in(d, layer));
+}
+
 /* Move the rows that want logits to the front: they ascend, so no row is overwritten before it is read. */
 static void keep_last_rows(const struct model_workspace *w, const struct model_batch *b, float *a,
                            size_t columns)
@@ -77,6 +91,8 @@ static int forward(struct eng_model *m, const struct model_batch *b)
             keep_last_rows(w, b, x, hidden);
             rows = b->n_logits;
         }
+        if (d->n_experts == 0)
+            model_announce(kb, y->gate_up, 2);
         rc = model_matmul(kb, &y->o, 1, NULL, w->heads, head_cols, d->post_norms ? normed : x, hidden, rows,
                           !d->post_norms);
         if (rc != KN_OK)

@@ -26,8 +26,9 @@ int model_attention(struct eng_model *m, const struct model_batch *b, uint32_t l
     const struct kn_attn_seq *seqs = w->seqs + at.table * b->n_seqs;
     int rc;
 
-    rc = model_matmul(kb, y->in, d->attention_gate ? 4 : 3, y->qkv_bias, w->normed, hidden, w->in, ld,
-                      b->rows, false);
+    model_announce(kb, &y->o, 1);
+    rc = model_matmul(kb, y->in, model_parts_in(d, layer), y->qkv_bias, w->normed, hidden, w->in, ld, b->rows,
+                      false);
     if (rc != KN_OK)
         return rc;
     if (d->qk_norm) {

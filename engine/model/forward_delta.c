@@ -41,7 +41,9 @@ int model_delta(struct eng_model *m, const struct model_batch *b, uint32_t layer
     const struct kn_delta_weights weights = {.filter = y->filter, .a = y->a, .dt_bias = y->dt_bias};
     int rc;
 
-    rc = model_matmul(kb, y->in, 4, NULL, w->normed, d->hidden, w->in, ld, b->rows, false);
+    model_announce(kb, &y->o, 1);
+    rc = model_matmul(kb, y->in, model_parts_in(d, layer), NULL, w->normed, d->hidden, w->in, ld, b->rows,
+                      false);
     if (rc != KN_OK)
         return rc;
     place_sequences(m, b, m->place[layer].index);

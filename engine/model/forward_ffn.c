@@ -138,9 +138,11 @@ int model_feed_forward(struct eng_model *m, const struct model_layer *y, size_t 
     const struct model_workspace *w = &m->work;
     if (d->n_experts > 0)
         return experts(m, y, n);
+    model_announce(m->backend, &y->down, 1);
     int rc = gate_and_up(m, y->gate_up, w->normed, n);
     if (rc != KN_OK)
         return rc;
+    model_announce_layer(m, (size_t)(y - m->weights.layers) + 1);
     return model_matmul(m->backend, &y->down, 1, NULL, w->act, d->ffn, d->post_norms ? w->normed : w->x,
                         d->hidden, n, !d->post_norms);
 }

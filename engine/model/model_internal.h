@@ -97,6 +97,12 @@ struct model_layer {
     struct kn_matrix **experts; /* of each: gate and up (expert_ffn, hidden), down (hidden, expert_ffn) */
 };
 
+/* How many of a layer's `in` there are. */
+static inline size_t model_parts_in(const struct eng_model_desc *d, size_t layer)
+{
+    return d->layer_kind[layer] == ENG_LAYER_RECURRENT || d->attention_gate ? 4 : 3;
+}
+
 struct model_weights {
     struct kn_matrix *embedding; /* (n_vocab, hidden) */
     struct kn_matrix *head;      /* (n_vocab, hidden); the same pointer as embedding when tied */
@@ -188,6 +194,11 @@ void model_workspace_free(struct model_workspace *s);
 /* y (n, rows of all parts) = or += x (n, cols) times the parts; leading dimensions are the widths. */
 int model_matmul(struct kn_backend *b, struct kn_matrix *const *parts, size_t n_parts, const float *bias,
                  const float *x, size_t ldx, float *y, size_t ldy, size_t n, bool accumulate);
+
+/* What the product after the coming one reads (kn_matmul_announce): these parts; a layer's first, or, of the
+ * layer behind the last, the head. */
+void model_announce(struct kn_backend *b, struct kn_matrix *const *parts, size_t n_parts);
+void model_announce_layer(struct eng_model *m, size_t layer);
 
 #define EXPERTS_AT_ONCE 16 /* of one row, in decode: side by side in rows of work.gu and work.act */
 

@@ -379,7 +379,7 @@ static int run_by_group(struct attention_call *c, size_t partials)
     c->o = c->b->partials.data;
     c->max = c->o + partials * c->l->head_dim;
     c->sum = c->max + partials;
-    kn_pool_run_apart(c->b->pool, c->n_tasks, group_item, c);
+    kn_pool_run_apart(c->b->pool, c->n_tasks, group_item, NULL, c);
     if (c->n_units < 16) {
         for (size_t i = 0; i < c->n_units; i++)
             merge_item(c, i, 0);

@@ -211,8 +211,10 @@ struct kn_backend {
     size_t worker_stride;
     struct kn_scratch activations; /* quantised x of the running product */
     struct kn_scratch attention;   /* attention's: work list, and per worker queries, scores, results */
-    struct kn_scratch partials;    /* (max, sum, o) of a group and query */
-    struct kn_scratch delta;       /* per worker: a block's rows of one k head */
+    const struct kn_matrix *const *next_parts; /* announced */
+    size_t n_next_parts;
+    struct kn_scratch partials; /* (max, sum, o) of a group and query */
+    struct kn_scratch delta;    /* per worker: a block's rows of one k head */
 };
 
 /* Zeroed, 64-byte aligned; large ones as a mapping that asks for huge pages. NULL: no memory. */

@@ -5,15 +5,19 @@
 #include "kernels/cpu/internal.h"
 #include <string.h>
 
+/* How tiles of all parts and rows of x are shared out: tasks of one stretch of tiles lie side by side. */
+struct cut {
+    uint32_t tiles, tiles_a_task;
+    size_t row_tasks, rows_a_task;
+};
+
 struct product {
     struct kn_backend *b;
     const struct kn_matmul_args *a;
     uint32_t cols, group; /* group: of the quantised parts being multiplied */
     bool has_min;         /* has any part? */
-    uint32_t tiles;       /* of all parts */
-    size_t tile_bytes;    /* the most of a tile */
-    uint32_t tiles_a_task;
-    size_t row_tasks, rows_a_task;
+    struct cut cut, next; /* next: of the product after this one; no tiles: not known */
+    const struct kn_matrix *const *next_parts;
     /* quantised x */
     int16_t *xq;
     float *dx, *dxsum;
@@ -111,10 +115,10 @@ static bool part_in_pass(const struct product *p, const struct kn_matrix *m)
 static void product_item(void *arg, size_t i, unsigned worker)
 {
     const struct product *p = arg;
-    size_t row = i % p->row_tasks * p->rows_a_task;
-    size_t rows = p->a->n - row < p->rows_a_task ? p->a->n - row : p->rows_a_task;
-    uint32_t t0 = (uint32_t)(i / p->row_tasks) * p->tiles_a_task;
-    uint32_t t1 = p->tiles - t0 < p->tiles_a_task ? p->tiles : t0 + p->tiles_a_task;
+    size_t row = i % p->cut.row_tasks * p->cut.rows_a_task;
+    size_t rows = p->a->n - row < p->cut.rows_a_task ? p->a->n - row : p->cut.rows_a_task;
+    uint32_t t0 = (uint32_t)(i / p->cut.row_tasks) * p->cut.tiles_a_task;
+    uint32_t t1 = p->cut.tiles - t0 < p->cut.tiles_a_task ? p->cut.tiles : t0 + p->cut.tiles_a_task;
     size_t column = 0;
     for (size_t k = 0; k < p->a->n_parts && t1 > 0; k++) {
         const struct kn_matrix *m = p->a->parts[k];
@@ -132,21 +136,57 @@ static void product_item(void *arg, size_t i, unsigned worker)
 #define BYTES_A_TASK   8192
 #define TASKS_A_THREAD 8
 
-/* Cut tiles and rows so that each thread gets several tasks; with many rows none is smaller than about 20
- * microseconds. */
-static void cut_tasks(struct product *p)
+/* Each thread gets several tasks; with many rows none is smaller than about 20 microseconds. */
+static struct cut cut_tasks(const struct kn_backend *b, const struct kn_matrix *const *parts, size_t n_parts,
+                            size_t n)
 {
-    unsigned panel_rows = p->b->matmul->panel_rows;
-    p->rows_a_task = KN_ROWS_AT_ONCE / panel_rows * panel_rows;
-    p->row_tasks = (p->a->n + p->rows_a_task - 1) / p->rows_a_task;
-    size_t rows = p->a->n < p->rows_a_task ? p->a->n : p->rows_a_task;
-    size_t wanted = (size_t)TASKS_A_THREAD * p->b->threads / p->row_tasks + 1;
-    size_t tiles = (p->tiles + wanted - 1) / wanted;
+    unsigned panel_rows = b->matmul->panel_rows;
+    size_t tile_bytes = 0; /* the most of a part's */
+    struct cut c = {.rows_a_task = KN_ROWS_AT_ONCE / panel_rows * panel_rows};
+    for (size_t i = 0; i < n_parts; i++) {
+        c.tiles += parts[i]->tiles;
+        tile_bytes = tile_bytes < parts[i]->tile_bytes ? parts[i]->tile_bytes : tile_bytes;
+    }
+    c.row_tasks = (n + c.rows_a_task - 1) / c.rows_a_task;
+    size_t wanted = (size_t)TASKS_A_THREAD * b->threads / c.row_tasks + 1;
+    size_t tiles = (c.tiles + wanted - 1) / wanted;
     size_t least =
-        rows < FEW_ROWS ? 1 + (BYTES_A_TASK - 1) / p->tile_bytes : 1 + 65536 / (p->cols * FEW_ROWS);
+        n < FEW_ROWS ? 1 + (BYTES_A_TASK - 1) / tile_bytes : 1 + 65536 / (parts[0]->spec.cols * FEW_ROWS);
     if (tiles < least)
         tiles = least;
-    p->tiles_a_task = (uint32_t)(tiles + (tiles & 1)); /* even: tiles are unpacked in pairs */
+    c.tiles_a_task = (uint32_t)(tiles + (tiles & 1)); /* even: tiles are unpacked in pairs */
+    return c;
+}
+
+static size_t tasks_of(const struct cut *c)
+{
+    return (c->tiles + c->tiles_a_task - 1) / c->tiles_a_task * c->row_tasks;
+}
+
+/* What is asked for of the next product while its x is not there yet: as much as memory gives meanwhile. */
+#define NEXT_BYTES 65536
+#define OWN_BYTES  4096 /* of this one, by the caller, before it rounds x */
+
+/* The beginning of what a thread reads of some parts cut so; few rows only. */
+static struct kn_stretch beginning(const struct kn_backend *b, const struct cut *c,
+                                   const struct kn_matrix *const *parts, unsigned worker)
+{
+    size_t from, to;
+    kn_pool_items_apart(b->pool, tasks_of(c), worker, &from, &to);
+    if (from == to)
+        return (struct kn_stretch){NULL, 0};
+    size_t t = from * c->tiles_a_task;
+    for (; t >= (*parts)->tiles; parts++)
+        t -= (*parts)->tiles;
+    size_t left = (*parts)->data_bytes - t * (*parts)->tile_bytes;
+    return (struct kn_stretch){(*parts)->data + t * (*parts)->tile_bytes,
+                               left < NEXT_BYTES ? left : NEXT_BYTES};
+}
+
+static struct kn_stretch next_beginning(void *arg, unsigned worker)
+{
+    const struct product *p = arg;
+    return p->next.tiles ? beginning(p->b, &p->next, p->next_parts, worker) : (struct kn_stretch){NULL, 0};
 }
 
 static int run_pass(struct product *p, bool quantised)
@@ -156,9 +196,7 @@ static int run_pass(struct product *p, bool quantised)
         if (rc != KN_OK)
             return rc;
     }
-    cut_tasks(p);
-    size_t tile_tasks = (p->tiles + p->tiles_a_task - 1) / p->tiles_a_task;
-    kn_pool_run_apart(p->b->pool, tile_tasks * p->row_tasks, product_item, p);
+    kn_pool_run_apart(p->b->pool, tasks_of(&p->cut), product_item, next_beginning, p);
     return KN_OK;
 }
 
@@ -174,8 +212,6 @@ int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
         if (m->spec.cols != p.cols)
             return KN_EINVAL;
         tiles += m->tiles;
-        if (p.tile_bytes < m->tile_bytes)
-            p.tile_bytes = m->tile_bytes;
         p.has_min |= m->spec.has_min;
         group32 |= part_is_quantised(m) && m->spec.group == 32;
         group16 |= part_is_quantised(m) && m->spec.group == 16;
@@ -185,7 +221,15 @@ int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
         return KN_EINVAL;
     if (a->n == 0)
         return KN_OK;
-    p.tiles = (uint32_t)tiles;
+    p.cut = cut_tasks(b, a->parts, a->n_parts, a->n);
+    if (a->n < FEW_ROWS) {
+        struct kn_stretch own = beginning(b, &p.cut, a->parts, 0);
+        kn_stretch_ask(&own, OWN_BYTES);
+        if (b->n_next_parts > 0)
+            p.next = cut_tasks(b, b->next_parts, b->n_next_parts, a->n);
+        p.next_parts = b->next_parts;
+    }
+    b->n_next_parts = 0;
     int rc = KN_OK;
     if (group32 || floats)
         rc = run_pass(&p, group32);
@@ -194,6 +238,12 @@ int kn_matmul(struct kn_backend *b, const struct kn_matmul_args *a)
         rc = run_pass(&p, true);
     }
     return rc;
+}
+
+void kn_matmul_announce(struct kn_backend *b, const struct kn_matrix *const *parts, size_t n_parts)
+{
+    b->next_parts = parts;
+    b->n_next_parts = n_parts;
 }
 
 /* ---- embedding look-up ---- */

@@ -11,7 +11,9 @@
  *   owner:  set fields, left = 0 -> open gate, wake sleepers -> claim items -> close gate -> wait for left
  *
  * Items lie in lanes, each with its own counter. Everybody begins with the lane of its number and, when that
- * is empty, goes on with the others', so nobody idles while there is work, whoever came.
+ * is empty, goes on with the others', so nobody idles while there is work, whoever came. Who waits asks
+ * memory for the beginning of what it will read in the next job, as far as that is known: a stretch of its
+ * own, copied before the join, so that nothing is read that the owner may be changing.
  */
 #include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
@@ -30,6 +32,7 @@
 #define EPOCH(g)   ((uint32_t)((g) >> 32))
 #define JOINED(g)  ((uint32_t)((g) & (GATE_OPEN - 1)))
 #define CACHE_LINE 64
+#define ASK_BYTES  256 /* a turn of a wait: no more than memory gives meanwhile */
 
 struct worker {
     struct kn_pool *pool;
@@ -52,6 +55,7 @@ struct kn_pool {
     _Alignas(CACHE_LINE) struct lane *lanes; /* threads of them */
     unsigned n_lanes;                        /* of this job */
     void (*fn)(void *arg, size_t i, unsigned worker);
+    struct kn_stretch (*next)(void *arg, unsigned worker);
     void *arg;
     unsigned threads, started;
     struct worker *workers;
@@ -93,7 +97,16 @@ static bool spin(uint64_t *deadline, unsigned *turns)
     return now < *deadline;
 }
 
-static void claim_items(struct kn_pool *p, unsigned worker)
+void kn_stretch_ask(struct kn_stretch *s, size_t bytes)
+{
+    size_t n = s->bytes < bytes ? s->bytes : bytes;
+    for (size_t line = 0; line < n; line += CACHE_LINE)
+        __builtin_prefetch(s->at + line);
+    s->at += n;
+    s->bytes -= n;
+}
+
+static struct kn_stretch claim_items(struct kn_pool *p, unsigned worker)
 {
     for (unsigned k = 0; k < p->n_lanes; k++) {
         struct lane *lane = &p->lanes[(worker + k) % p->n_lanes];
@@ -103,10 +116,11 @@ static void claim_items(struct kn_pool *p, unsigned worker)
                 p->fn(p->arg, i, worker);
         }
     }
+    return p->next ? p->next(p->arg, worker) : (struct kn_stretch){NULL, 0};
 }
 
 /* Wait until the epoch differs from `seen` and return the gate word. */
-static uint64_t wait_for_epoch(struct kn_pool *p, uint32_t seen)
+static uint64_t wait_for_epoch(struct kn_pool *p, uint32_t seen, struct kn_stretch *next)
 {
     uint64_t deadline = 0;
     unsigned turns = 0;
@@ -114,6 +128,7 @@ static uint64_t wait_for_epoch(struct kn_pool *p, uint32_t seen)
         uint64_t g = atomic_load_explicit(&p->gate, memory_order_acquire);
         if (EPOCH(g) != seen)
             return g;
+        kn_stretch_ask(next, ASK_BYTES);
         if (spin(&deadline, &turns))
             continue;
         /* sequentially consistent with the owner's (bell, sleepers) order: one of the two sees the other */
@@ -129,8 +144,9 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     struct kn_pool *p = w->pool;
     uint32_t seen = 0;
+    struct kn_stretch next = {NULL, 0};
     for (;;) {
-        uint64_t g = wait_for_epoch(p, seen);
+        uint64_t g = wait_for_epoch(p, seen, &next);
         if (atomic_load_explicit(&p->stop, memory_order_acquire))
             return NULL;
         seen = EPOCH(g);
@@ -140,7 +156,7 @@ static void *worker_main(void *arg)
                                                            memory_order_acquire);
         if (!joined)
             continue;
-        claim_items(p, w->number);
+        next = claim_items(p, w->number);
         atomic_fetch_add(&p->left, 1);
         if (atomic_load(&p->owner_sleeps))
             futex_wake(&p->left, 1);
@@ -154,13 +170,14 @@ static void ring_bell(struct kn_pool *p, uint32_t epoch)
         futex_wake(&p->bell, INT_MAX);
 }
 
-static void wait_for_workers(struct kn_pool *p, uint32_t joined)
+static void wait_for_workers(struct kn_pool *p, uint32_t joined, struct kn_stretch *next)
 {
     uint64_t deadline = 0;
     unsigned turns = 0;
     for (;;) {
         if (atomic_load_explicit(&p->left, memory_order_acquire) == joined)
             return;
+        kn_stretch_ask(next, ASK_BYTES);
         if (spin(&deadline, &turns))
             continue;
         atomic_store(&p->owner_sleeps, 1);
@@ -172,7 +189,8 @@ static void wait_for_workers(struct kn_pool *p, uint32_t joined)
 }
 
 static void run_in_lanes(struct kn_pool *p, unsigned lanes, size_t n,
-                         void (*fn)(void *arg, size_t i, unsigned worker), void *arg)
+                         void (*fn)(void *arg, size_t i, unsigned worker),
+                         struct kn_stretch (*next)(void *arg, unsigned worker), void *arg)
 {
     if (p->started == 0 || n <= 1) {
         for (size_t i = 0; i < n; i++)
@@ -182,30 +200,37 @@ static void run_in_lanes(struct kn_pool *p, unsigned lanes, size_t n,
     size_t at = 0;
     for (unsigned k = 0; k < lanes; k++) {
         atomic_store_explicit(&p->lanes[k].next, at, memory_order_relaxed);
-        at += n / lanes + (k < n % lanes);
+        at = n * (k + 1) / lanes;
         p->lanes[k].end = at;
     }
     p->n_lanes = lanes;
     p->fn = fn;
+    p->next = next;
     p->arg = arg;
     atomic_store_explicit(&p->left, 0, memory_order_relaxed);
     uint32_t epoch = EPOCH(atomic_load_explicit(&p->gate, memory_order_relaxed)) + 1;
     atomic_store_explicit(&p->gate, (uint64_t)epoch << 32 | GATE_OPEN, memory_order_release);
     ring_bell(p, epoch);
-    claim_items(p, 0);
+    struct kn_stretch ahead = claim_items(p, 0);
     uint64_t g = atomic_fetch_and_explicit(&p->gate, ~GATE_OPEN, memory_order_acq_rel);
-    wait_for_workers(p, JOINED(g));
+    wait_for_workers(p, JOINED(g), &ahead);
 }
 
 void kn_pool_run(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker), void *arg)
 {
-    run_in_lanes(p, 1, n, fn, arg);
+    run_in_lanes(p, 1, n, fn, NULL, arg);
 }
 
 void kn_pool_run_apart(struct kn_pool *p, size_t n, void (*fn)(void *arg, size_t i, unsigned worker),
-                       void *arg)
+                       struct kn_stretch (*next)(void *arg, unsigned worker), void *arg)
 {
-    run_in_lanes(p, p->threads, n, fn, arg);
+    run_in_lanes(p, p->threads, n, fn, next, arg);
+}
+
+void kn_pool_items_apart(const struct kn_pool *p, size_t n, unsigned worker, size_t *from, size_t *to)
+{
+    *from = n * worker / p->threads;
+    *to = n * (worker + 1) / p->threads;
 }
 
 void kn_pool_close(struct kn_pool *p)

@@ -47,6 +47,14 @@ static void hit_apart(void *arg, size_t i, unsigned worker)
     hit(arg, i);
 }
 
+static const uint8_t memory[1000];
+
+static struct kn_stretch some_memory(void *arg, unsigned worker)
+{
+    (void)arg;
+    return (struct kn_stretch){memory, 100 * (size_t)worker};
+}
+
 static void each_item_of_a_run_apart_runs_once(void **state)
 {
     (void)state;
@@ -58,7 +66,7 @@ static void each_item_of_a_run_apart_runs_once(void **state)
             _Atomic uint32_t hits[13] = {0};
             uint32_t plain[13] = {0};
             struct tally t = {hits, plain};
-            kn_pool_run_apart(p, n, hit_apart, &t);
+            kn_pool_run_apart(p, n, hit_apart, some_memory, &t);
             for (size_t i = 0; i < 13; i++) {
                 assert_int_equal(hits[i], i < n);
                 assert_int_equal(plain[i], i < n ? i : 0);
