@@ -135,7 +135,8 @@ int cs_inspect_explain(struct cs_inspect *i, const uint8_t fingerprint[32], cons
 
 struct cs_evicted {
     uint64_t spans, checkpoints, disk_bytes;
-    uint64_t leftovers; /* headers of records that had been evicted before, which a rebuild would have found */
+    uint64_t
+        leftovers; /* headers of records that had been evicted before, which a rebuild would have found */
     uint64_t remaining; /* of a store in use: what running requests have stored again meanwhile */
 };
 /* Deletes what wanted() says non-zero to (records and leftovers), and with below whatever is stored below it

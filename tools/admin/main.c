@@ -249,8 +249,13 @@ static int store_open(const struct command *c, const struct options *o, struct c
         return EXIT_IN_USE;
     }
     rc = cs_inspect_connect(o->dir, in, why_not, sizeof why_not);
-    if (rc != CS_OK && o->live)
-        return complain("%s", why_not);
+    if (rc != CS_OK && o->live) {
+        complain("%s", why_not);
+        rc = cs_inspect_open(o->dir, in, err, sizeof err); /* whether there is one, all the same */
+        if (rc == CS_OK)
+            cs_inspect_close(*in);
+        return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
+    }
     if (rc != CS_OK) {
         complain("%s, which cannot be asked: %s", err, why_not);
         return EXIT_IN_USE;
