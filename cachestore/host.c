@@ -204,8 +204,9 @@ void host_pump_locked(struct cs_store *s)
            (sp = writeback_next_locked(&s->queued, pass, &passed, &n_passed)) != NULL) {
         if (s->copying_bytes > 0 && s->copying_bytes + sp->n_pages * s->stride > s->copying_budget)
             break;
-        bool within = room_within_host_quota_locked(s, sp, HOST_TURN_REST);
-        if (!within || !room_for_host_locked(s, sp->n_pages, HOST_TURN_REST, sp->account)) {
+        enum room room = room_to_copy_locked(s, sp, HOST_TURN_REST);
+        bool within = room != ROOM_NONE_OF_ITS_OWN;
+        if (room != ROOM_MADE) {
             if (s->grace.first) { /* what waits for the disk has all of it: this is no time for a grace */
                 (void)writeback_end_grace_locked(s, UINT64_MAX);
                 passed = NULL; /* which has come by here */

@@ -1,9 +1,9 @@
 /*
  * Making room. Each budget is met before it is exceeded: pages before a sequence grows, index bytes before a
- * span is added, blocks of the host before one is copied or read there, chunks before a span is written. What
- * is evicted is chosen by worth (ranks.h) in each tier, and by age (policy/evict.c) in the index. Pages in
- * use, pinned spans and what is being written are never candidates. A checkpoint is one even while sequences
- * use its blocks, which they keep then, but goes from the device when nothing else is left.
+ * span is added (room_index.c), blocks of the host before one is copied or read there, chunks before a span
+ * is written. What is evicted is chosen by worth (ranks.h) in each tier. Pages in use, pinned spans and what
+ * is being written are never candidates. A checkpoint is one even while sequences use its blocks, which they
+ * keep then, but goes from the device when nothing else is left.
  *
  * Nothing leaves for what does not fit in the end: where something has to, it is asked first whether enough
  * can (enough.c). But what is over a budget or quota already goes, as far as it can. On the device all that
@@ -147,7 +147,7 @@ static uint64_t most_for_quota(const struct cs_store *s, uint64_t needed)
     return s->trimming ? needed + TRIM_AT_ONCE : UINT64_MAX;
 }
 
-static void count_quota_eviction(struct cs_store *s, struct account *account)
+void room_count_quota_eviction_locked(struct cs_store *s, struct account *account)
 {
     s->totals.evicted_quota++;
     account->evicted++;
@@ -175,7 +175,7 @@ static void keep_device_quota(struct cs_store *s, struct account *a, uint64_t mo
         struct span *sp = ranks_victim_locked(&s->index, RANK_DEVICE, a);
         if (!sp || ranks_gives_no_room(sp) || (!waiting && index_waits_on_device(&s->index, sp)))
             return;
-        count_quota_eviction(s, a);
+        room_count_quota_eviction_locked(s, a);
         evict_from_device(s, sp, (excess + s->stride - 1) / s->stride, CS_GONE_QUOTA);
     }
 }
@@ -346,39 +346,42 @@ static bool drain_host(struct cs_store *s, struct account *a, uint64_t more, enu
         if (!sp)
             return false;
         --*most;
-        count_quota_eviction(s, a);
+        room_count_quota_eviction_locked(s, a);
         evict_from_host(s, sp, CS_GONE_QUOTA);
     }
     return true;
 }
 
-/* What is over the quota goes; and for `more` bytes what else has to, if it is enough. False: it is not. */
-static bool keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
-                            uint64_t most)
+/* What is over the quota goes; and what else would have to for `more` bytes is enough. False: it is not. */
+static bool could_keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last)
 {
+    uint64_t most = most_for_quota(s, 0);
     if (!drain_host(s, a, 0, last, &most))
         return false;
     uint64_t excess = quota_excess(a->used[RANK_HOST], more, a->limit[RANK_HOST]),
              blocks = (excess + s->stride - 1) / s->stride;
-    return enough_on_host_locked(s, a, blocks, last) >= blocks && drain_host(s, a, more, last, &most);
+    return enough_on_host_locked(s, a, blocks, last) >= blocks;
 }
 
-bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last)
+static void keep_host_quota(struct cs_store *s, struct account *a, uint64_t more, enum host_turn last,
+                            uint64_t most)
 {
-    uint64_t missing = (uint64_t)sp->n_pages * s->stride;
-    if (quota_never_fits(missing, sp->account->limit[RANK_HOST]))
-        return false;
-    for (uint32_t i = 0; i < sp->n_pages; i++)
-        missing -= sp->host[i] != ARENA_NO_PAGE ? s->stride : 0;
-    return keep_host_quota(s, sp->account, missing, last, most_for_quota(s, sp->n_pages));
+    if (could_keep_host_quota(s, a, more, last))
+        (void)drain_host(s, a, more, last, &most);
+}
+
+/* As many blocks could be free. */
+static bool enough_blocks(struct cs_store *s, uint64_t n, enum host_turn last)
+{
+    uint64_t missing = s->host.n_free < n ? n - s->host.n_free : 0;
+    return enough_on_host_locked(s, NULL, missing, last) >= missing;
 }
 
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account)
 {
-    uint64_t missing = s->host.n_free < n ? n - s->host.n_free : 0;
-    if (enough_on_host_locked(s, NULL, missing, last) < missing)
+    if (!enough_blocks(s, n, last))
         return false;
-    (void)keep_host_quota(s, account, n * s->stride, last, most_for_quota(s, n));
+    keep_host_quota(s, account, n * s->stride, last, most_for_quota(s, n));
     while (s->host.n_free < n) {
         struct span *victim = room_host_victim_locked(s, NULL, last);
         if (!victim)
@@ -388,21 +391,25 @@ bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, s
     return true;
 }
 
-bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account)
+enum room room_to_copy_locked(struct cs_store *s, const struct span *sp, enum host_turn last)
 {
-    for (;;) {
-        bool counted = account->counted;
-        uint64_t more = counted ? 0 : accounts_bytes_each();
-        if (!room_for_index_locked(s, bytes + more, account))
-            return false;
-        if (account->counted == counted) /* making room may have taken its last span */
-            return true;
-    }
+    struct account *a = sp->account;
+    uint64_t missing = (uint64_t)sp->n_pages * s->stride;
+    if (quota_never_fits(missing, a->limit[RANK_HOST]))
+        return ROOM_NONE_OF_ITS_OWN;
+    for (uint32_t i = 0; i < sp->n_pages; i++)
+        missing -= sp->host[i] != ARENA_NO_PAGE ? s->stride : 0;
+    if (!could_keep_host_quota(s, a, missing, last))
+        return ROOM_NONE_OF_ITS_OWN;
+    if (!enough_blocks(s, sp->n_pages, last))
+        return ROOM_NONE;
+    uint64_t most = most_for_quota(s, sp->n_pages);
+    if (!drain_host(s, a, missing, last, &most))
+        return ROOM_NONE_OF_ITS_OWN;
+    return room_for_host_locked(s, sp->n_pages, last, a) ? ROOM_MADE : ROOM_NONE;
 }
 
-/* Out of every tier. The span has no children, pins or loads, is not being written, and nobody uses its pages
- * (blocks of a checkpoint stay with who uses them). */
-static void forget(struct cs_store *s, struct span *sp)
+void room_forget_locked(struct cs_store *s, struct span *sp)
 {
     if (index_waits(sp))
         writeback_cancel_locked(s, sp);
@@ -444,74 +451,6 @@ bool room_purge_locked(struct cs_store *s, struct span *sp)
     return true;
 }
 
-/* What the tier will take for what is not on disk yet, and for one more: it does not ask when it takes it. */
-static uint64_t tier_memory_to_come(const struct cs_store *s)
-{
-    uint64_t n = s->index.n_spans - s->index.n_disk_spans + 1;
-    return s->disk ? n * TIER_DISK_RECORD_BYTES : 0;
-}
-
-struct span *room_index_victim_locked(const struct cs_store *s, const struct account *of)
-{
-    const struct account *a = of ? NULL : s->index.accounts.over[USE_INDEX];
-    for (; a; a = a->over_next[USE_INDEX])
-        if (a->oldest)
-            return a->oldest;
-    return index_first_locked(&s->index, of);
-}
-
-uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp)
-{
-    uint64_t tier = sp->disk == SPAN_DISK_DURABLE ? TIER_DISK_RECORD_FREES : TIER_DISK_RECORD_BYTES;
-    return index_bytes_of(&s->index, sp) + notes_bytes_of(sp) + (s->disk ? tier : 0) +
-           accounts_bytes_with_last_span(sp->account);
-}
-
-/* By how much the index would be over its budget with `more` bytes. tier: what the disk tier's table takes,
- * which counts too. */
-static uint64_t index_excess(const struct cs_store *s, uint64_t tier, uint64_t more)
-{
-    const struct index *ix = &s->index;
-    uint64_t all = index_memory(ix) + tier + tier_memory_to_come(s),
-             excess = quota_excess(all, more, ix->budget);
-    return excess == 0 && ix->n_spans >= ix->heap_capacity ? 1 : excess;
-}
-
-/* Forgets until there are `more` bytes in the index: those of the account first, as long as it would have
- * more than its share. *tier shrinks a little after its records are deleted, so what that will free is taken
- * off here, or impatience would forget too much. False: nobody is left who can go. */
-static bool forget_some(struct cs_store *s, uint64_t more, const struct account *a, uint64_t *tier)
-{
-    while (index_excess(s, *tier, more) > 0) {
-        bool own = a && quota_excess(a->used[USE_INDEX], more, a->limit[USE_INDEX]) > 0;
-        struct span *victim = room_index_victim_locked(s, own ? a : NULL);
-        if (!victim)
-            return false;
-        if (own)
-            count_quota_eviction(s, victim->account);
-        if (victim->disk == SPAN_DISK_DURABLE)
-            *tier -= *tier < TIER_DISK_RECORD_FREES ? *tier : TIER_DISK_RECORD_FREES;
-        forget(s, victim);
-    }
-    return true;
-}
-
-bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account)
-{
-    uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
-    if (!forget_some(s, 0, NULL, &tier))
-        return false;
-    uint64_t excess = index_excess(s, tier, bytes), own = 0;
-    if (excess > 0 && account)
-        own = quota_excess(account->used[USE_INDEX], bytes, account->limit[USE_INDEX]);
-    if (own > excess)
-        own = excess;
-    if ((own > 0 && !enough_in_index_locked(s, account, own)) ||
-        (excess > own && !enough_in_index_locked(s, NULL, excess)))
-        return false;
-    return forget_some(s, bytes, account, &tier);
-}
-
 static uint64_t evict_from_disk(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
     uint64_t bytes = sp->disk_bytes ? sp->disk_bytes : 1;
@@ -531,24 +470,10 @@ static bool drain_disk(struct cs_store *s, struct account *a, uint64_t more, uin
         if (!sp)
             return false;
         --*most;
-        count_quota_eviction(s, a);
+        room_count_quota_eviction_locked(s, a);
         (void)evict_from_disk(s, sp, CS_GONE_QUOTA);
     }
     return true;
-}
-
-/* What is over the quota goes; and for `more` bytes what else has to, if it is enough. False: it is not. */
-static bool keep_disk_quota(struct cs_store *s, struct account *a, uint64_t more, uint64_t most)
-{
-    return drain_disk(s, a, 0, &most) &&
-           enough_on_disk_locked(s, a, quota_excess(a->used[RANK_DISK], more, a->limit[RANK_DISK])) &&
-           drain_disk(s, a, more, &most);
-}
-
-bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes)
-{
-    return !quota_never_fits(bytes, sp->account->limit[RANK_DISK]) &&
-           keep_disk_quota(s, sp->account, bytes, most_for_quota(s, 1));
 }
 
 /* Bytes that it had; 0: there is none to evict. */
@@ -568,19 +493,38 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes)
     return true;
 }
 
-bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
+/* What is over a budget that has become smaller goes, whether it is enough or not; `bytes` could be free. */
+static bool enough_disk(struct cs_store *s, uint64_t bytes)
 {
-    /* What is over a budget that has become smaller goes, whether it is enough or not. */
     while (s->tier->free_bytes(s->disk) < 0)
         if (evict_one_from_disk(s) == 0)
             return false;
     int64_t missing = (int64_t)bytes - s->tier->free_bytes(s->disk);
-    if (missing > 0 && !enough_on_disk_locked(s, NULL, (uint64_t)missing))
+    return missing <= 0 || enough_on_disk_locked(s, NULL, (uint64_t)missing);
+}
+
+bool room_for_disk_locked(struct cs_store *s, uint64_t bytes)
+{
+    if (!enough_disk(s, bytes))
         return false;
     while (s->tier->free_bytes(s->disk) < (int64_t)bytes)
         if (evict_one_from_disk(s) == 0)
             return false;
     return true;
+}
+
+enum room room_for_record_locked(struct cs_store *s, const struct span *sp, uint64_t bytes)
+{
+    struct account *a = sp->account;
+    uint64_t most = most_for_quota(s, 1);
+    if (quota_never_fits(bytes, a->limit[RANK_DISK]) || !drain_disk(s, a, 0, &most) ||
+        !enough_on_disk_locked(s, a, quota_excess(a->used[RANK_DISK], bytes, a->limit[RANK_DISK])))
+        return ROOM_NONE_OF_ITS_OWN;
+    if (!enough_disk(s, bytes))
+        return ROOM_NONE;
+    if (!drain_disk(s, a, bytes, &most))
+        return ROOM_NONE_OF_ITS_OWN;
+    return room_for_disk_locked(s, bytes) ? ROOM_MADE : ROOM_NONE;
 }
 
 /* ---- quotas ------------------------------------------------------------------------------------------ */
@@ -597,9 +541,9 @@ static void trim(struct cs_store *s, struct account *a, uint64_t most)
     if (a->over[RANK_DEVICE])
         keep_device_quota(s, a, 0, false, most);
     if (a->over[RANK_HOST])
-        (void)keep_host_quota(s, a, 0, HOST_TURN_REST, most);
+        (void)drain_host(s, a, 0, HOST_TURN_REST, &most);
     if (a->over[RANK_DISK])
-        (void)keep_disk_quota(s, a, 0, most);
+        (void)drain_disk(s, a, 0, &most);
     a->n_sequences--;
     index_account_settle_locked(&s->index, a);
 }

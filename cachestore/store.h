@@ -12,7 +12,7 @@
  *   checkpoint.c checkpoints of a path: found, placed, added, thinned
  *   writeback.c  spans on their way to lower tiers
  *   host.c       the host tier, between a device that is not host memory and the disk
- *   room.c       making room: device pages, blocks of the host, index bytes, disk bytes
+ *   room.c       making room: device pages, blocks of the host, disk bytes; room_index.c: index bytes
  *   enough.c     whether enough can leave, before anything does
  *   quota.c      limits of tenants: set, told, enforced in the background
  *   control.c    the socket for who looks after it; control_serve.c: what is asked there
@@ -242,12 +242,6 @@ void loader_free(struct loader *l);
 /* Makes n arena pages free for a sequence of the account's tenant, evicting as needed: what is its own first,
  * where it would have more than its quota. CS_OK or CS_EFULL. */
 int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *account);
-/* Makes room for bytes in the index, forgetting leaves: of the account first, where it would have more than
- * its share, then of others who do, then the oldest of all. account NULL: they are nobody's. False: it
- * cannot, because everything is in use, or all of its own is. */
-bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
-/* The same for a span of this account, which may be its first. */
-bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
 /* Deletes the least worthy leaves from disk until `bytes` are free, or that many more than before; first of
  * who has more than its quota. False: so much cannot be deleted, and nothing is. */
 bool room_for_disk_locked(struct cs_store *s, uint64_t bytes);
@@ -257,14 +251,16 @@ bool room_evict_disk_locked(struct cs_store *s, uint64_t bytes);
 bool room_for_host_locked(struct cs_store *s, uint64_t n, enum host_turn last, struct account *account);
 /* Who leaves the host next, of the account or (NULL) of all, its turn not after `last`. NULL: nobody. */
 struct span *room_host_victim_locked(struct cs_store *s, const struct account *of, enum host_turn last);
-/* Who is forgotten next, of the account or (NULL) of all, and what the index gets back by it. */
-struct span *room_index_victim_locked(const struct cs_store *s, const struct account *of);
-uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp);
-/* Evicts records of the span's tenant until its own would be within the quota: a record of `bytes` on disk,
- * or its blocks on the host. False: it cannot, and nothing leaves but what is over the quota already; or
- * (cs_store.trimming) not yet. */
-bool room_within_disk_quota_locked(struct cs_store *s, const struct span *sp, uint64_t bytes);
-bool room_within_host_quota_locked(struct cs_store *s, const struct span *sp, enum host_turn last);
+/* Makes room for the span's record on disk, or for its blocks on the host: within its tenant's quota first,
+ * then in the budget. Where it cannot, nothing leaves but what is over a quota or budget already; or
+ * (cs_store.trimming) it cannot yet. */
+enum room { ROOM_MADE, ROOM_NONE, ROOM_NONE_OF_ITS_OWN };
+enum room room_for_record_locked(struct cs_store *s, const struct span *sp, uint64_t bytes);
+enum room room_to_copy_locked(struct cs_store *s, const struct span *sp, enum host_turn last);
+/* The span leaves every tier and is forgotten. It has no children, pins or loads, is not being written, and
+ * nobody uses its pages (blocks of a checkpoint stay with who uses them). */
+void room_forget_locked(struct cs_store *s, struct span *sp);
+void room_count_quota_eviction_locked(struct cs_store *s, struct account *account);
 void room_count_quota_drop_locked(struct cs_store *s, struct account *account);
 /* Call where something of the account's tenant is no longer in use, or has become durable: what is over its
  * quota goes, but for what waits for the disk, and while the keeper is at it only a few records. The account
@@ -298,6 +294,17 @@ void room_doom_locked(struct cs_store *s, struct span *checkpoint, enum cs_miss 
 bool room_purge_locked(struct cs_store *s, struct span *sp);
 /* Drops references of arena pages and queues their owners. */
 void room_unref_pages_locked(struct cs_store *s, const uint32_t *pages, size_t n);
+
+/* room_index.c */
+/* Makes room for bytes in the index, forgetting leaves: of the account first, where it would have more than
+ * its share, then of others who do, then the oldest of all. account NULL: they are nobody's. False: it
+ * cannot, because everything is in use, or all of its own is. */
+bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
+/* The same for a span of this account, which may be its first. */
+bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account);
+/* Who is forgotten next, of the account or (NULL) of all, and what the index gets back by it. */
+struct span *room_index_victim_locked(const struct cs_store *s, const struct account *of);
+uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp);
 
 /* enough.c: nothing has changed when they return. */
 /* Records that could leave the disk, of the account or (NULL) of all, have `bytes` together. */

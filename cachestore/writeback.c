@@ -342,7 +342,8 @@ static void pump(struct cs_store *s)
             s->tier->kick(s->disk);
             return;
         }
-        if (!room_within_disk_quota_locked(s, sp, record_bytes(s, sp))) {
+        enum room room = room_for_record_locked(s, sp, record_bytes(s, sp));
+        if (room == ROOM_NONE_OF_ITS_OWN) {
             struct account *account = sp->account;
             /* What its tenant writes can be evicted once it is durable; what is over a lowered quota goes. */
             if (account->n_writing > 0 || s->trimming) {
@@ -355,7 +356,7 @@ static void pump(struct cs_store *s)
             room_trim_locked(s, account);
             continue;
         }
-        if (!room_for_disk_locked(s, record_bytes(s, sp))) {
+        if (room == ROOM_NONE) {
             if (s->writing_bytes > 0) { /* what holds the room can be evicted once it is durable */
                 s->tier->kick(s->disk);
                 return;

@@ -138,6 +138,26 @@ static void what_fits_no_disk_takes_nothing_from_it(void **state)
     cs_close(s, 0);
 }
 
+/* Its own would be enough for its quota, and not for the disk. */
+static void what_fits_a_quota_and_no_disk_takes_nothing(void **state)
+{
+    (void)state;
+    struct cs_config c = tiny_config(60);
+    tier.budget = 10 * PAGE;
+    struct cs_store *s = fake_open(&tier, &c);
+    set_quota(s, &loud, (struct cs_quota){.disk_bytes = 4 * PAGE});
+    store(s, &quiet, 1, N - 1);
+    struct cs_sequence *q = hold(s, &quiet, 1, N - 1);
+    store(s, &loud, 2, PT);
+    store(s, &loud, 3, SPAN_PAGES * PT);
+    assert_int_equal(stats_of(s).dropped_disk_full, 1);
+    assert_int_equal(use_of(s, &loud).evicted, 0);
+    assert_int_equal(use_of(s, &loud).used.disk_bytes, 2 * PAGE);
+    cs_sequence_close(q);
+    recount(s);
+    cs_close(s, 0);
+}
+
 static void what_fits_no_quota_of_the_host_takes_nothing_from_it(void **state)
 {
     (void)state;
@@ -166,7 +186,7 @@ static void what_fits_no_quota_of_the_host_takes_nothing_from_it(void **state)
     uint32_t none[SPAN_PAGES] = {ARENA_NO_PAGE, ARENA_NO_PAGE, ARENA_NO_PAGE};
     like.host = none;
     assert_non_null(to_come);
-    assert_false(room_within_host_quota_locked(s, &like, HOST_TURN_REST));
+    assert_int_equal(room_to_copy_locked(s, &like, HOST_TURN_REST), ROOM_NONE_OF_ITS_OWN);
     assert_false(room_for_host_locked(s, 30, HOST_TURN_REST, a));
     assert_int_equal(a->used[RANK_HOST], 4 * PAGE);
     pthread_mutex_unlock(&s->lock);
@@ -420,6 +440,7 @@ int main(void)
         cmocka_unit_test_teardown(what_fits_no_quota_of_the_disk_takes_nothing_from_it, forget_disk),
         cmocka_unit_test_teardown(a_path_is_enough_where_no_leaf_is, forget_disk),
         cmocka_unit_test_teardown(what_fits_no_disk_takes_nothing_from_it, forget_disk),
+        cmocka_unit_test_teardown(what_fits_a_quota_and_no_disk_takes_nothing, forget_disk),
         cmocka_unit_test(what_fits_no_quota_of_the_host_takes_nothing_from_it),
         cmocka_unit_test(notes_that_fit_no_index_forget_nothing),
         cmocka_unit_test_teardown(what_one_tenant_has_no_room_for_cancels_nothing_of_others, forget_disk),
