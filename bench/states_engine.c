@@ -125,7 +125,7 @@ struct eng_engine *engine_open(const struct settings *s, const struct geometry *
 
 void engine_close(struct eng_engine *e)
 {
-    eng_engine_close(e, CLOSE_MS);
+    (void)eng_engine_close(e, CLOSE_MS);
 }
 
 void counters_read(struct eng_engine *e, struct counters *out)

@@ -32,7 +32,7 @@
  * inspect.h beside this one is for looking after a store.
  *
  * Threads: every function may be called from any thread unless it says otherwise; a cs_sequence belongs to
- * one thread at a time. No call waits for disk or index except cs_open, cs_flush and cs_close.
+ * one thread at a time. No call waits for disk or index except cs_open, cs_flush and cs_close(_within).
  *
  * What holds for all functions, unless one says otherwise. Units: sizes are bytes, positions and lengths of
  * sequences tokens counted from their beginning. Errors: an int is CS_OK or a negative code; a call that
@@ -168,6 +168,13 @@ int cs_flush(struct cs_store *s, uint32_t deadline_ms);
  * that the device and for requests that the disk has taken on, however long, because their memory is still in
  * use. All sequences must be closed, and no other thread in a call. NULL is allowed. */
 void cs_close(struct cs_store *s, uint32_t deadline_ms);
+/* The same, and back at the latest after limit_ms, which should leave more than a second beyond deadline_ms.
+ * CS_OK: closed and freed. CS_EIO: something has not answered in time. The store is not the caller's any
+ * more; it goes on closing on a thread of its own, and what it was given (device, log_ctx, contexts of
+ * notifications) must stay for as long as the process runs: a process that wants to end does so with _exit.
+ * Nothing that was durable is lost by that. CS_OK without a limit where there is no memory or thread for
+ * this. */
+int cs_close_within(struct cs_store *s, uint32_t deadline_ms, uint32_t limit_ms);
 
 /* ---- sequences --------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,5 @@
 /*
- * The handle: open, close, flush, counters, and the keeper thread, which fires deadlines and notifications
+ * The handle: open, flush, counters, and the keeper thread, which fires deadlines and notifications
  * that are due, sends checkpoints to disk when their grace has ended, and backs the arena's memory ahead of
  * use. It sleeps while there is nothing of that kind.
  */
@@ -230,7 +230,7 @@ static int check_config(const struct cs_config *c, char *err, size_t err_len)
     return what ? CS_EINVAL : CS_OK;
 }
 
-static void store_free(struct cs_store *s)
+void store_free(struct cs_store *s)
 {
     notes_close(&s->notes);
     index_close(&s->index);
@@ -450,30 +450,6 @@ int cs_flush(struct cs_store *s, uint32_t deadline_ms)
     int rc = pending_locked(s) > 0 ? CS_EIO : CS_OK;
     pthread_mutex_unlock(&s->lock);
     return rc;
-}
-
-void cs_close(struct cs_store *s, uint32_t deadline_ms)
-{
-    if (!s)
-        return;
-    uint64_t start = store_now_ns();
-    (void)cs_flush(s, deadline_ms);
-    control_stop(s->control);
-    uint64_t spent_ms = (store_now_ns() - start) / NS_PER_MS;
-    pthread_mutex_lock(&s->lock);
-    s->closing = true;
-    struct waiting *lists[] = {&s->queued, &s->grace, &s->backlog};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
-        while (lists[i]->first)
-            writeback_cancel_locked(s, lists[i]->first);
-    while (s->n_copies > 0)
-        pthread_cond_wait(&s->changed, &s->lock);
-    pthread_cond_signal(&s->keeper_wake);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->keeper, NULL);
-    if (s->disk)
-        s->tier->close(s->disk, spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0);
-    store_free(s);
 }
 
 int cs_note_get(struct cs_store *s, struct cs_key key, void **data, uint32_t *len)

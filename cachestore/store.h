@@ -215,6 +215,8 @@ struct cs_sequence {
 /* Opens with a tier of the caller's choice; NULL: none. cs_open is this with the disk tier. */
 int store_open(const struct cs_config *config, const struct tier_vtable *tier, struct cs_store **out,
                char *err, size_t err_len);
+/* The last step of closing: no thread of the store's is left. */
+void store_free(struct cs_store *s);
 uint64_t store_now_ns(void);
 /* Between two holds of the lock, of a thread that has many to come: it only wakes who waits for the lock, and
  * would have taken it again by the time the other is there. */

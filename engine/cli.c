@@ -431,3 +431,12 @@ struct eng_config cli_engine_config(const struct cli_options *o)
         .chat_template = o->chat_template,
     };
 }
+
+void cli_engine_close(struct eng_engine *e, uint32_t deadline_ms)
+{
+    if (eng_engine_close(e, deadline_ms) == ENG_OK)
+        return;
+    cli_log_close();
+    (void)fflush(stdout);
+    _exit(CLI_FAILED); /* threads are left that exit handlers would run beside */
+}

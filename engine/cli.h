@@ -39,6 +39,8 @@ struct cli_options {
 bool cli_parse(int argc, char **argv, struct cli_options *o, int *exit_code);
 
 struct eng_config cli_engine_config(const struct cli_options *o);
+/* Does not come back where the disk keeps the engine from closing: the process ends, with CLI_FAILED. */
+void cli_engine_close(struct eng_engine *e, uint32_t deadline_ms);
 /* From here to cli_log_close lines wait in a queue for the thread that writes them (cli_lines.h). */
 void cli_log_open(const struct cli_options *o);
 /* Waits until all is written, a second at most; close ends the thread, too. */

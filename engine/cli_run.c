@@ -351,7 +351,7 @@ out:
     while (chat.n_messages > 0)
         drop_message(&chat);
     free(chat.messages);
-    eng_engine_close(chat.engine, FLUSH_DEADLINE_MS);
+    cli_engine_close(chat.engine, FLUSH_DEADLINE_MS);
     cli_log_close();
     close(event_fd);
     return exit_code;

@@ -127,7 +127,7 @@ static int serve(const struct cli_options *o)
         exit_code = CLI_OK;
     }
     eng_server_stop(server, REPLY_GRACE_MS);
-    eng_engine_close(engine, FLUSH_DEADLINE_MS);
+    cli_engine_close(engine, FLUSH_DEADLINE_MS);
     return exit_code;
 }
 

@@ -16,7 +16,8 @@
 #define QUEUE_DEFAULT      256
 #define DISK_DEFAULT_BYTES ((uint64_t)16 << 30)
 #define PATIENCE_MS        2000
-#define LINE_COLUMNS       100 /* of a start-up line before its seconds */
+#define CLOSE_GRACE_MS     2000 /* beyond the deadline of the flush, for a disk that answers */
+#define LINE_COLUMNS       100  /* of a start-up line before its seconds */
 
 void engine_log(struct eng_engine *e, enum cs_log_level level, const char *format, ...)
 {
@@ -379,6 +380,29 @@ static int start_thread(struct eng_engine *e)
     return ENG_OK;
 }
 
+/* All but the thread and the store, which have ended. */
+static void engine_free(struct eng_engine *e)
+{
+    discrete_close(e->discrete);
+    sampler_free(e->sampler);
+    live_pool_close(&e->live);
+    if (e->model)
+        eng_model_close(e->model);
+    if (e->tokenizer)
+        eng_tokenizer_close(e->tokenizer);
+    free(e->waiting.at);
+    free(e->running.at);
+    free(e->submitted.at);
+    free(e->batch);
+    free(e->batch_of);
+    free(e->batch_windows);
+    free(e->infos);
+    pthread_cond_destroy(&e->wake_cond);
+    pthread_mutex_destroy(&e->wake_lock);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
 int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *err, size_t err_len)
 {
     double start = engine_now_s();
@@ -417,7 +441,8 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
             snprintf(err, err_len, "out of memory");
     }
     if (rc != ENG_OK) {
-        eng_engine_close(e, 0);
+        cs_close(e->store, 0);
+        engine_free(e);
         return rc;
     }
     log_step(e, "Ready", start, "%u sequences at once · %u may wait", e->max_concurrency, e->max_queue);
@@ -425,24 +450,32 @@ int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *e
     return ENG_OK;
 }
 
-static void close_store(struct eng_engine *e, uint32_t deadline_ms)
+static int close_store(struct eng_engine *e, uint32_t deadline_ms)
 {
     double start = engine_now_s();
+    struct cs_stats s;
+    char pending[32];
     if (cs_flush(e->store, deadline_ms) != CS_OK) {
-        struct cs_stats s;
-        char pending[32];
         cs_stats_get(e->store, &s);
         engine_log(e, CS_LOG_WARN, "%s of the prefix cache did not reach the disk in %u ms",
                    sizing_text(s.pending_bytes, pending), deadline_ms);
     }
+    cs_stats_get(e->store, &s);
     double spent_ms = (engine_now_s() - start) * 1e3;
-    cs_close(e->store, spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0);
+    uint32_t left_ms = spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0;
+    if (cs_close_within(e->store, left_ms, left_ms + CLOSE_GRACE_MS) == CS_OK)
+        return ENG_OK;
+    engine_log(
+        e, CS_LOG_WARN,
+        "the disk of the prefix cache does not answer: it is left as it is, without %s that were pending",
+        sizing_text(s.pending_bytes, pending));
+    return ENG_EIO;
 }
 
-void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
+int eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
 {
     if (!e)
-        return;
+        return ENG_OK;
     if (e->thread_started) {
         pthread_mutex_lock(&e->lock);
         e->closing = true;
@@ -450,26 +483,10 @@ void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms)
         engine_wake(e);
         pthread_join(e->thread, NULL);
     }
-    if (e->store)
-        close_store(e, deadline_ms);
-    discrete_close(e->discrete);
-    sampler_free(e->sampler);
-    live_pool_close(&e->live);
-    if (e->model)
-        eng_model_close(e->model);
-    if (e->tokenizer)
-        eng_tokenizer_close(e->tokenizer);
-    free(e->waiting.at);
-    free(e->running.at);
-    free(e->submitted.at);
-    free(e->batch);
-    free(e->batch_of);
-    free(e->batch_windows);
-    free(e->infos);
-    pthread_cond_destroy(&e->wake_cond);
-    pthread_mutex_destroy(&e->wake_lock);
-    pthread_mutex_destroy(&e->lock);
-    free(e);
+    int rc = e->store ? close_store(e, deadline_ms) : ENG_OK;
+    if (rc == ENG_OK)
+        engine_free(e);
+    return rc;
 }
 
 const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e)

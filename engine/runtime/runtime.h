@@ -87,8 +87,10 @@ struct eng_config {
  * line. */
 int eng_engine_open(const struct eng_config *c, struct eng_engine **out, char *err, size_t err_len);
 /* Stops taking requests, ends running ones with ENG_FINISH_CANCELLED, flushes the store within deadline_ms.
- */
-void eng_engine_close(struct eng_engine *e, uint32_t deadline_ms);
+ * ENG_OK: closed and freed. ENG_EIO: the disk does not answer, not in another two seconds either. The log has
+ * a line that says what was not written; nothing is freed, log and log_ctx may still be used, and all that is
+ * left to do is _exit. */
+int eng_engine_close(struct eng_engine *e, uint32_t deadline_ms);
 
 const struct eng_tokenizer *eng_engine_tokenizer(const struct eng_engine *e);
 const struct eng_chat_template *eng_engine_template(const struct eng_engine *e); /* NULL: none */

@@ -60,7 +60,7 @@ struct eng_engine *rig_open(const struct eng_config *c)
 
 void rig_close(struct eng_engine *e)
 {
-    eng_engine_close(e, 10000);
+    assert_int_equal(eng_engine_close(e, 10000), ENG_OK);
 }
 
 size_t rig_stride(void)

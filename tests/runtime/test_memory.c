@@ -171,7 +171,7 @@ static void a_turn_survives_each_failure_of(size_t m)
             break;
     }
     assert_true(n_failed > 10 && n_survived > 1);
-    eng_engine_close(e, 1000);
+    assert_int_equal(eng_engine_close(e, 10000), ENG_OK);
 }
 
 static void a_turn_survives_each_failure(void **state)
@@ -191,7 +191,7 @@ static void opening_fails_cleanly_with(size_t m)
         int rc = eng_engine_open(&c, &e, err, sizeof err);
         bool all_succeeded = atomic_exchange(&allocations_left, -1) >= 0;
         if (rc == ENG_OK) {
-            eng_engine_close(e, 1000);
+            assert_int_equal(eng_engine_close(e, 10000), ENG_OK);
         } else {
             assert_null(e);
             assert_string_not_equal(err, "");
