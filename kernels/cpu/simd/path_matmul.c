@@ -12,27 +12,46 @@
 #include "kernels/cpu/simd/vec.h"
 #include <string.h>
 
-/* Register tiles: rows x tiles for unpacked codes, rows alone for codes in registers, rows x partial sums for
- * floats. */
+/* Register tiles: rows x tiles for unpacked codes, rows x integer sums for codes in registers, rows x partial
+ * sums for floats. */
 #if defined(KN_VEC_AVX512)
 #define PANEL_ROWS   6
 #define UNPACK_TILES 2
 #define SMALL_ROWS   4
+#define SMALL_SUMS   4 /* a dot waits five cycles for the one before it */
+#define SMALL_ROLLED UNROLL
 #define FLOAT_ROWS   6
 #define FLOAT_PARTS  4
 #elif defined(KN_VEC_AVX2)
 #define PANEL_ROWS   4
 #define UNPACK_TILES 1
 #define SMALL_ROWS   2
+#define SMALL_SUMS   2
+#define SMALL_ROLLED ROLLED
 #define FLOAT_ROWS   5
 #define FLOAT_PARTS  1
 #else
 #define PANEL_ROWS   4
 #define UNPACK_TILES 1
 #define SMALL_ROWS   4
+#define SMALL_SUMS   2
+#define SMALL_ROLLED ROLLED
 #define FLOAT_ROWS   4
 #define FLOAT_PARTS  4
 #endif
+
+/* acc + the pairs of w times the one at p */
+INLINE vi vi_dot_pair(vi acc, vi w, const int16_t *p)
+{
+#if defined(KN_VEC_AVX512) && defined(__AVX512VNNI__)
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*(const int32_t *)(const void *)p));
+    return acc;
+#else
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return vi_dot(acc, w, vi_set1(pair));
+#endif
+}
 
 INLINE vi broadcast_pair(const int16_t *p)
 {
@@ -65,7 +84,8 @@ INLINE unsigned tile_columns(const struct kn_matrix *m, uint32_t tile)
 /* Blocks whose largest |x| is below this become 0: the reciprocal of their scale would overflow. */
 #define SMALLEST_SCALED 0x1p-100f
 
-INLINE void quantize_block(const float *x, int16_t *q, float *dx)
+/* summed: the codes of each half are added up as well. */
+INLINE void quantize_block(const float *x, int16_t *q, float *dx, bool summed, int32_t sums[2])
 {
     vf a = vf_load(x), b = vf_load(x + 16);
     vi magnitude = vi_set1(0x7FFFFFFF);
@@ -77,10 +97,14 @@ INLINE void quantize_block(const float *x, int16_t *q, float *dx)
     if (largest >= 0x7F800000 || amax < SMALLEST_SCALED) {
         memset(q, 0, KN_BLOCK * sizeof *q);
         *dx = largest >= 0x7F800000 ? __builtin_nanf("") : 0.0f;
+        sums[0] = sums[1] = 0;
         return;
     }
     vf inverse = vf_set1(32767.0f / amax);
-    vi_round_store16(q, vf_mul(a, inverse), vf_mul(b, inverse));
+    vi low = vi_round(vf_mul(a, inverse)), high = vi_round(vf_mul(b, inverse));
+    vi_store16(q, low, high);
+    if (summed)
+        vi_hsum_two(low, high, sums);
     *dx = amax * (1.0f / 32767.0f);
 }
 
@@ -92,16 +116,15 @@ static void quantize(const float *x, size_t ldx, unsigned rows, unsigned height,
         for (uint32_t b = 0; b < blocks; b++) {
             int16_t *q = xq + ((size_t)b * height + r) * KN_BLOCK;
             float *d = dx + (size_t)b * height + r;
+            int32_t halves[2] = {0, 0};
             if (r < rows) {
-                quantize_block(x + r * ldx + (size_t)b * KN_BLOCK, q, d);
+                quantize_block(x + r * ldx + (size_t)b * KN_BLOCK, q, d, dxsum != NULL, halves);
             } else {
                 memset(q, 0, KN_BLOCK * sizeof *q);
                 *d = 0.0f;
             }
             if (!dxsum)
                 continue;
-            int32_t halves[2];
-            vi_hsum_halves(vi_dot(vi_set1(0), vi_load(q), vi_set1(0x00010001)), halves);
             float *sums = dxsum + (size_t)b * groups_a_block * height + r;
             if (groups_a_block == 1) {
                 sums[0] = *d * (float)(halves[0] + halves[1]);
@@ -120,16 +143,9 @@ static void quantize(const float *x, size_t ldx, unsigned rows, unsigned height,
  * nothing. */
 #define PREFETCH_BYTES 4096
 
-INLINE void prefetch_group(const uint8_t *p, uint32_t bytes)
+INLINE vf load_scales(bool half, const uint8_t *p)
 {
-    for (uint32_t line = 0; line < bytes; line += 64)
-        prefetch(p, PREFETCH_BYTES + line);
-}
-
-INLINE vf load_scales(const struct kn_matrix *m, const uint8_t *p)
-{
-    return m->spec.half_scales ? vf_from_f16((const uint16_t *)(const void *)p)
-                               : vf_load((const float *)(const void *)p);
+    return half ? vf_from_f16((const uint16_t *)(const void *)p) : vf_load((const float *)(const void *)p);
 }
 
 /* The int16 pairs of columns [column, column + 8) of a group: four vectors. */
@@ -148,47 +164,71 @@ INLINE void unpack_q8(const uint8_t *codes, unsigned column, vi w[4])
         vi_from_i8((const int8_t *)codes + (column + 2 * i) * KN_TILE);
 }
 
-INLINE void group_small(const struct kn_matrix *m, const uint8_t *p, bool q4, unsigned group, unsigned R,
-                        const int16_t *x, const float *dx, const float *dxsum, vf *sum)
+/* How a group of 16 rows is laid out (internal.h); known when compiled for the usual ones. */
+struct form {
+    bool q4, half, has_min;
+    unsigned group, scales_bytes, codes_offset, bytes;
+};
+
+INLINE struct form form_of(bool q4, unsigned group, bool half, bool has_min)
 {
-    vi isum[SMALL_ROWS][2];
-    UNROLL for (unsigned r = 0; r < R; r++) isum[r][0] = isum[r][1] = vi_set1(0);
-    ROLLED for (unsigned c = 0; c < group; c += 8)
+    struct form f = {.q4 = q4, .half = half, .has_min = has_min, .group = group};
+    f.scales_bytes = KN_TILE * (half ? 2 : 4);
+    f.codes_offset = f.scales_bytes * (has_min ? 2 : 1);
+    f.bytes = f.codes_offset + group * KN_TILE / (q4 ? 2 : 1);
+    return f;
+}
+
+INLINE void group_small(const struct form f, const uint8_t *p, unsigned R, const int16_t *x, const float *dx,
+                        const float *dxsum, vf *sum)
+{
+    vi isum[SMALL_ROWS][SMALL_SUMS];
+    UNROLL for (unsigned r = 0; r < R; r++) UNROLL for (unsigned i = 0; i < SMALL_SUMS; i++) isum[r][i] =
+        vi_set1(0);
+    const uint8_t *codes = p + f.codes_offset;
+    SMALL_ROLLED for (unsigned c = 0; c < f.group; c += 8)
     {
         vi w[4];
-        if (q4)
-            unpack_q4(p + m->codes_offset, c, w);
+        if (f.q4)
+            unpack_q4(codes, c, w);
         else
-            unpack_q8(p + m->codes_offset, c, w);
-        UNROLL for (unsigned i = 0; i < 4; i++) UNROLL for (unsigned r = 0; r < R; r++) isum[r][i & 1] =
-            vi_dot(isum[r][i & 1], w[i], broadcast_pair(x + r * KN_BLOCK + c + 2 * i));
+            unpack_q8(codes, c, w);
+        UNROLL for (unsigned i = 0; i < 4; i++) UNROLL for (unsigned r = 0; r < R; r++)
+            isum[r][i % SMALL_SUMS] =
+                vi_dot_pair(isum[r][i % SMALL_SUMS], w[i], x + r * KN_BLOCK + c + 2 * i);
     }
-    vf scale = load_scales(m, p);
-    vf min = m->spec.has_min ? load_scales(m, p + m->scales_bytes) : vf_zero();
+    vf scale = load_scales(f.half, p);
+    vf min = f.has_min ? load_scales(f.half, p + f.scales_bytes) : vf_zero();
     UNROLL for (unsigned r = 0; r < R; r++)
     {
-        sum[r] = vf_fma(vf_from_vi(vi_add(isum[r][0], isum[r][1])), vf_mul(scale, vf_set1(dx[r])), sum[r]);
-        if (m->spec.has_min)
+        vi all = vi_add(isum[r][0], isum[r][1]);
+#if SMALL_SUMS == 4
+        all = vi_add(all, vi_add(isum[r][2], isum[r][3]));
+#endif
+        sum[r] = vf_fma(vf_from_vi(all), vf_mul(scale, vf_set1(dx[r])), sum[r]);
+        if (f.has_min)
             sum[r] = vf_fma(min, vf_set1(dxsum[r]), sum[r]);
     }
 }
 
 INLINE void tiles_small(const struct kn_matrix *m, uint32_t t0, uint32_t t1, const struct kn_panel *x,
-                        const struct kn_out *out, bool q4, unsigned group, unsigned R)
+                        const struct kn_out *out, const struct form f, unsigned R)
 {
     uint32_t blocks = m->spec.cols / KN_BLOCK;
-    unsigned groups_a_block = KN_BLOCK / group;
     for (uint32_t t = t0; t < t1; t++) {
         const uint8_t *p = m->data + t * m->tile_bytes;
+        const int16_t *xb = x->x;
+        const float *dx = x->dx, *dxsum = x->dxsum;
         vf sum[SMALL_ROWS];
         UNROLL for (unsigned r = 0; r < R; r++) sum[r] = vf_zero();
-        for (uint32_t b = 0; b < blocks; b++) {
-            const int16_t *xb = x->x + (size_t)b * R * KN_BLOCK;
-            for (unsigned s = 0; s < groups_a_block; s++) {
-                prefetch_group(p, m->group_bytes);
-                group_small(m, p, q4, group, R, xb + s * group, x->dx + (size_t)b * R,
-                            x->dxsum + ((size_t)b * groups_a_block + s) * R, sum);
-                p += m->group_bytes;
+        for (uint32_t b = 0; b < blocks; b++, xb += (R - 1) * KN_BLOCK, dx += R) {
+            UNROLL for (unsigned s = 0; s < KN_BLOCK; s += f.group)
+            {
+                UNROLL for (unsigned line = 0; line < f.bytes; line += 64) prefetch(p, PREFETCH_BYTES + line);
+                group_small(f, p, R, xb, dx, dxsum, sum);
+                p += f.bytes;
+                xb += f.group;
+                dxsum += R;
             }
         }
         UNROLL for (unsigned r = 0; r < R; r++) if (r < x->rows)
@@ -196,18 +236,31 @@ INLINE void tiles_small(const struct kn_matrix *m, uint32_t t0, uint32_t t1, con
     }
 }
 
+/* A single row, as in decode, in a form of its own for each common type of a file: Q4_0, Q4_1, Q4_K; Q8_0 and
+ * Q5_0; Q6_K. The rest reads the form as it goes. */
 INLINE void tiles_small_kind(const struct kn_matrix *m, uint32_t t0, uint32_t t1, const struct kn_panel *x,
                              const struct kn_out *out, unsigned R)
 {
-    bool q4 = m->spec.kind == KN_W_Q4;
-    if (q4 && m->spec.group == 32)
-        tiles_small(m, t0, t1, x, out, true, 32, R);
+    const bool q4 = m->spec.kind == KN_W_Q4, half = m->spec.half_scales, has_min = m->spec.has_min;
+    const unsigned group = m->spec.group;
+    if (R == 1 && q4 && group == 32 && half && has_min)
+        tiles_small(m, t0, t1, x, out, form_of(true, 32, true, true), R);
+    else if (R == 1 && q4 && group == 32 && half)
+        tiles_small(m, t0, t1, x, out, form_of(true, 32, true, false), R);
+    else if (R == 1 && q4 && group == 32 && has_min)
+        tiles_small(m, t0, t1, x, out, form_of(true, 32, false, true), R);
+    else if (R == 1 && !q4 && group == 32 && half && !has_min)
+        tiles_small(m, t0, t1, x, out, form_of(false, 32, true, false), R);
+    else if (R == 1 && !q4 && group == 16 && !half && !has_min)
+        tiles_small(m, t0, t1, x, out, form_of(false, 16, false, false), R);
+    else if (q4 && group == 32)
+        tiles_small(m, t0, t1, x, out, form_of(true, 32, half, has_min), R);
     else if (q4)
-        tiles_small(m, t0, t1, x, out, true, 16, R);
-    else if (m->spec.group == 32)
-        tiles_small(m, t0, t1, x, out, false, 32, R);
+        tiles_small(m, t0, t1, x, out, form_of(true, 16, half, has_min), R);
+    else if (group == 32)
+        tiles_small(m, t0, t1, x, out, form_of(false, 32, half, has_min), R);
     else
-        tiles_small(m, t0, t1, x, out, false, 16, R);
+        tiles_small(m, t0, t1, x, out, form_of(false, 16, half, has_min), R);
 }
 
 static void matmul_small(const struct kn_matrix *m, uint32_t t0, uint32_t t1, const struct kn_panel *x,
@@ -254,9 +307,9 @@ static void unpack_tile(const struct kn_matrix *m, uint32_t tile, uint32_t block
     int16_t *pairs = u->pairs + (size_t)slot * KN_UNPACK_BLOCKS * KN_BLOCK * KN_TILE;
     size_t at = (size_t)slot * KN_UNPACK_BLOCKS * 2 * KN_TILE;
     for (unsigned g = 0; g < groups; g++, p += m->group_bytes, at += KN_TILE) {
-        vf_store(u->scale + at, load_scales(m, p));
+        vf_store(u->scale + at, load_scales(m->spec.half_scales, p));
         if (m->spec.has_min)
-            vf_store(u->min + at, load_scales(m, p + m->scales_bytes));
+            vf_store(u->min + at, load_scales(m->spec.half_scales, p + m->scales_bytes));
         for (unsigned c = 0; c < group; c += 8) {
             vi w[4];
             if (m->spec.kind == KN_W_Q4)
@@ -490,9 +543,9 @@ static void gather_quantised(const struct kn_matrix *m, uint32_t row, float *out
     for (uint32_t g = 0; g < m->groups; g++, p += m->group_bytes) {
         float scale[KN_TILE], min[KN_TILE];
         int8_t codes[KN_BLOCK];
-        vf_store(scale, load_scales(m, p));
+        vf_store(scale, load_scales(m->spec.half_scales, p));
         if (m->spec.has_min)
-            vf_store(min, load_scales(m, p + m->scales_bytes));
+            vf_store(min, load_scales(m->spec.half_scales, p + m->scales_bytes));
         const uint8_t *c = p + m->codes_offset;
         if (m->spec.kind == KN_W_Q4) {
             for (unsigned k = 0; k < group; k += 8) {

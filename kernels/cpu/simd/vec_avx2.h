@@ -190,22 +190,26 @@ static inline int32_t vi_hmax(vi a)
     return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xB1)));
 }
 
-static inline void vi_hsum_halves(vi a, int32_t sums[2])
+static inline void vi_hsum_two(vi a, vi b, int32_t sums[2])
 {
-    __m256i pairs = _mm256_hadd_epi32(a.lo, a.hi); /* lo lo hi hi | lo lo hi hi */
-    pairs = _mm256_add_epi32(pairs, _mm256_shuffle_epi32(pairs, 0xB1));
+    __m256i x = _mm256_add_epi32(a.lo, a.hi), y = _mm256_add_epi32(b.lo, b.hi);
+    __m256i pairs = _mm256_hadd_epi32(x, y); /* x x y y | x x y y */
+    pairs = _mm256_hadd_epi32(pairs, pairs); /* x y x y | x y x y */
     __m128i both = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
     sums[0] = _mm_extract_epi32(both, 0);
-    sums[1] = _mm_extract_epi32(both, 2);
+    sums[1] = _mm_extract_epi32(both, 1);
 }
 
-static inline void vi_round_store16(int16_t *p, vf a, vf b)
+static inline vi vi_round(vf a)
+{
+    return (vi){_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
+}
+
+static inline void vi_store16(int16_t *p, vi a, vi b)
 {
     __m256i *q = (__m256i *)(void *)p;
-    __m256i x = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
-    __m256i y = _mm256_packs_epi32(_mm256_cvtps_epi32(b.lo), _mm256_cvtps_epi32(b.hi));
-    _mm256_storeu_si256(q, _mm256_permute4x64_epi64(x, 0xD8));
-    _mm256_storeu_si256(q + 1, _mm256_permute4x64_epi64(y, 0xD8));
+    _mm256_storeu_si256(q, _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8));
+    _mm256_storeu_si256(q + 1, _mm256_permute4x64_epi64(_mm256_packs_epi32(b.lo, b.hi), 0xD8));
 }
 
 static inline vf vf_from_f16(const uint16_t *p)

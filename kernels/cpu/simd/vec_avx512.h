@@ -171,20 +171,26 @@ static inline int32_t vi_hmax(vi a)
     return _mm512_reduce_max_epi32(a);
 }
 
-static inline void vi_hsum_halves(vi a, int32_t sums[2])
+static inline void vi_hsum_two(vi a, vi b, int32_t sums[2])
 {
-    __m256i x = _mm512_castsi512_si256(a), y = _mm512_extracti64x4_epi64(a, 1);
+    __m256i x = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    __m256i y = _mm256_add_epi32(_mm512_castsi512_si256(b), _mm512_extracti64x4_epi64(b, 1));
     __m256i pairs = _mm256_hadd_epi32(x, y); /* x x y y | x x y y */
-    pairs = _mm256_add_epi32(pairs, _mm256_shuffle_epi32(pairs, 0xB1));
+    pairs = _mm256_hadd_epi32(pairs, pairs); /* x y x y | x y x y */
     __m128i both = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
     sums[0] = _mm_extract_epi32(both, 0);
-    sums[1] = _mm_extract_epi32(both, 2);
+    sums[1] = _mm_extract_epi32(both, 1);
 }
 
-static inline void vi_round_store16(int16_t *p, vf a, vf b)
+static inline vi vi_round(vf a)
 {
-    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
-    _mm256_storeu_si256((__m256i *)(void *)(p + 16), _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(b)));
+    return _mm512_cvtps_epi32(a);
+}
+
+static inline void vi_store16(int16_t *p, vi a, vi b)
+{
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(a));
+    _mm256_storeu_si256((__m256i *)(void *)(p + 16), _mm512_cvtepi32_epi16(b));
 }
 
 static inline vf vf_from_f16(const uint16_t *p)

@@ -241,20 +241,32 @@ LANEWISE int32_t vi_hmax(vi a)
     return top;
 }
 
-/* of lanes 0..7 and of lanes 8..15 */
-static inline void vi_hsum_halves(vi a, int32_t sums[2])
+/* of a's lanes, and of b's */
+static inline void vi_hsum_two(vi a, vi b, int32_t sums[2])
 {
     sums[0] = sums[1] = 0;
-    VEC_LANES sums[i / 8] += a.v[i];
+    VEC_LANES
+    {
+        sums[0] += a.v[i];
+        sums[1] += b.v[i];
+    }
 }
 
-/* |x| rounded to nearest even integers, |x| < 2^22, as 32 int16: a's lanes, then b's */
-static inline void vi_round_store16(int16_t *p, vf a, vf b)
+/* nearest even integers, |x| < 2^22 */
+static inline vi vi_round(vf a)
+{
+    vi r;
+    VEC_LANES r.v[i] = (int32_t)((a.v[i] + 0x1.8p23f) - 0x1.8p23f);
+    return r;
+}
+
+/* as 32 int16, which hold them: a's lanes, then b's */
+static inline void vi_store16(int16_t *p, vi a, vi b)
 {
     VEC_LANES
     {
-        p[i] = (int16_t)((a.v[i] + 0x1.8p23f) - 0x1.8p23f);
-        p[i + 16] = (int16_t)((b.v[i] + 0x1.8p23f) - 0x1.8p23f);
+        p[i] = (int16_t)a.v[i];
+        p[i + 16] = (int16_t)b.v[i];
     }
 }
 
