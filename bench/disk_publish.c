@@ -10,14 +10,18 @@
  * Beside each stands the ceiling: 1 MiB O_DIRECT writes through io_uring with 2, 4 and 8 in flight (GB/s of
  * each are printed; the one with the highest median is the ceiling) from the same memory into one file, and
  * as many fdatasyncs as the store made, spread among them. First into a new file whose room has just been
- * allocated, as the store's has ("first"), then over what is there ("again").
+ * allocated, as the store's has ("first"), then over what is there ("again"). Its last line says where the
+ * time of a publish goes, medians of each part; the rows are what the ceiling has not, and beside them stands
+ * what a file system takes to make as much durable at the end of a file.
  */
 #include "bench/ceiling.h"
 #include "bench/clock.h"
 #include "bench/disk_spans.h"
+#include "bench/engine_clock.h"
 #include "bench/numbers.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,13 +29,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 100, N_DEPTHS = 3 };
+enum { ROUNDS_MAX = 100, N_DEPTHS = 3, LOG_BYTES = 8192 };
 
 static const unsigned depths[N_DEPTHS] = {2, 4, 8};
 
+/* What the time of a publish goes to, one after another, and what only to append and sync a log takes. */
+enum part { BEGIN, WRITES, WAIT, SYNC, CATALOGUE, N_PARTS, LOG = N_PARTS, N_TIMES };
+
 struct series {
     const char *name;
-    double raw[N_DEPTHS][ROUNDS_MAX], publish[ROUNDS_MAX], cores[ROUNDS_MAX];
+    double bytes; /* of a publish */
+    double raw[N_DEPTHS][ROUNDS_MAX], publish[ROUNDS_MAX], cores[ROUNDS_MAX], ms[N_TIMES][ROUNDS_MAX];
 };
 
 /* Writes all; how long it took, and how many syncs. */
@@ -39,12 +47,19 @@ static int publish(struct disk_spans *b, struct series *s, unsigned round, unsig
 {
     struct cs_stats before = {0}, after = {0};
     tier_disk_stats(b->tier, &before);
+    engine_clock_reset();
     double start = wall_s(), cpu = cpu_s();
     if (disk_spans_write(b) != 0)
         return -1;
-    double seconds = wall_s() - start;
+    double end = wall_s(), seconds = end - start;
+    struct engine_times t = engine_clock_times();
+    const double at[N_PARTS + 1] = {
+        start, t.first_write_begun, t.last_write_ended, t.last_sync_begun, t.last_sync_ended, end};
+    for (unsigned k = 0; k < N_PARTS; k++)
+        s->ms[k][round] = 1e3 * (at[k + 1] - at[k]);
     s->cores[round] = (cpu_s() - cpu) / seconds;
-    s->publish[round] = (double)b->bytes / seconds * 1e-9;
+    s->bytes = (double)b->bytes;
+    s->publish[round] = s->bytes / seconds * 1e-9;
     tier_disk_stats(b->tier, &after);
     *n_syncs = (unsigned)(after.syncs - before.syncs);
     printf("   publish %.2f GB/s   %.2f cores   %llu requests in %llu calls, %u syncs, %llu batches\n",
@@ -52,6 +67,16 @@ static int publish(struct disk_spans *b, struct series *s, unsigned round, unsig
            (unsigned long long)(after.submissions - before.submissions), *n_syncs,
            (unsigned long long)(after.catalog_batches - before.catalog_batches));
     return 0;
+}
+
+/* Milliseconds to append LOG_BYTES to a file and sync it, the way a catalogue's log grows. */
+static double append_ms(int fd)
+{
+    static const char bytes[LOG_BYTES];
+    double start = wall_s();
+    if (write(fd, bytes, sizeof bytes) != sizeof bytes || fdatasync(fd) != 0)
+        return 0;
+    return 1e3 * (wall_s() - start);
 }
 
 static int ceilings(struct disk_spans *b, const char *dir, struct series *first, struct series *again,
@@ -68,6 +93,14 @@ static int ceilings(struct disk_spans *b, const char *dir, struct series *first,
         }
         unlink(path);
     }
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -1;
+    (void)append_ms(fd); /* its name and first block */
+    first->ms[LOG][round] = append_ms(fd);
+    again->ms[LOG][round] = append_ms(fd);
+    close(fd);
+    unlink(path);
     for (unsigned pass = 0; pass < 2; pass++) {
         const struct series *s = pass == 0 ? first : again;
         printf("   ceiling, %s: %.2f %.2f %.2f", s->name, s->raw[0][round], s->raw[1][round],
@@ -80,16 +113,25 @@ static int ceilings(struct disk_spans *b, const char *dir, struct series *first,
 static void report(struct series *s, size_t rounds)
 {
     unsigned best = 0;
-    double ceiling = 0;
+    double ceiling = 0, ms[N_TIMES];
+    for (unsigned k = 0; k < N_TIMES; k++)
+        ms[k] = median(s->ms[k], rounds);
     for (unsigned k = 0; k < N_DEPTHS; k++) {
         double middle = median(s->raw[k], rounds);
         best = middle > ceiling ? k : best;
         ceiling = middle > ceiling ? middle : ceiling;
     }
-    double speed = median(s->publish, rounds);
-    printf("%s: ceiling %.2f GB/s (%u in flight), publish %.2f GB/s (%.2f to %.2f), %.0f %%, %.2f cores\n",
-           s->name, ceiling, depths[best], speed, s->publish[0], s->publish[rounds - 1],
-           100 * speed / ceiling, median(s->cores, rounds));
+    double speed = median(s->publish, rounds), bytes = s->bytes,
+           with_log = bytes / (bytes / ceiling + 1e6 * ms[LOG]);
+    printf(
+        "%s: ceiling %.2f GB/s (%u in flight), publish %.2f GB/s (%.2f to %.2f), %.0f %%, %.2f cores; of the "
+        "ceiling and one append to a log, synced: %.0f %%\n",
+        s->name, ceiling, depths[best], speed, s->publish[0], s->publish[rounds - 1], 100 * speed / ceiling,
+        median(s->cores, rounds), 100 * speed / with_log);
+    printf("  %.1f ms to the first write, %.1f to the end of the last, %.1f until the last sync begins, %.1f "
+           "to its end, %.1f until rows are durable and all say so (8 KiB appended to a file and synced: "
+           "%.1f)\n",
+           ms[BEGIN], ms[WRITES], ms[WAIT], ms[SYNC], ms[CATALOGUE], ms[LOG]);
 }
 
 static int run(struct disk_spans *b, const char *dir, unsigned rounds)
@@ -98,6 +140,7 @@ static int run(struct disk_spans *b, const char *dir, unsigned rounds)
     char store[4096];
     snprintf(store, sizeof store, "%s/store", dir);
     b->config.disk_dir = store;
+    b->engine_open = engine_clock_open;
     for (unsigned i = 0; i < rounds; i++) {
         unsigned n_syncs;
         printf("round %u\n", i + 1);

@@ -1,5 +1,6 @@
 /* See disk_spans.h. */
 #include "bench/disk_spans.h"
+#include "cachestore/tier_disk_impl.h"
 #include "formats/record.h"
 
 #include <stdio.h>
@@ -148,7 +149,9 @@ int disk_spans_open(struct disk_spans *b)
     uint8_t secret[16];
     char err[256] = "";
     b->config.log = print_log;
-    int rc = tier_disk_open(&b->config, &none, &b->tier, secret, err, sizeof err);
+    int rc = b->engine_open
+                 ? tier_disk_open_with(&b->config, &none, b->engine_open, &b->tier, secret, err, sizeof err)
+                 : tier_disk_open(&b->config, &none, &b->tier, secret, err, sizeof err);
     if (rc != CS_OK)
         fprintf(stderr, "%s\n", err);
     return rc;

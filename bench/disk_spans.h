@@ -8,8 +8,12 @@
 
 enum { SPANS_PAGE_TOKENS = 16, SPANS_PAGE_BYTES = 368640 }; /* of SmolLM2-135M */
 
+struct io_engine;
+
 struct disk_spans {
     struct cs_config config;
+    /* NULL: the tier's own. */
+    int (*engine_open)(enum cs_io_engine kind, struct io_engine **out, char *reason, size_t reason_len);
     struct tier_disk *tier;
     uint32_t n, n_pages, span_pages; /* spans, and pages of all */
     uint8_t *memory;                 /* n_pages pages, on huge pages */

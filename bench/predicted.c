@@ -176,7 +176,7 @@ static void pass(struct cs_store *s, enum load load, uint64_t *x, struct samples
 {
     static uint32_t written = 1000;
     static unsigned restores;
-    uint32_t order[SIZES_MAX];
+    uint32_t order[SIZES_MAX] = {0};
     for (uint32_t i = 0; i < n_sizes; i++) {
         uint32_t k = (uint32_t)(random_next(x) % (i + 1));
         order[i] = order[k];

@@ -196,6 +196,7 @@ static bool writes_begin(struct tier_disk *t)
     /* Enough begun that the device never waits for a header to be made, little enough that memory stays
      * small. */
     uint64_t window = t->inflight_bytes / 2, before = t->writing_bytes;
+    bool idle = before == 0;
     while (t->writes != NULL && (t->writing_bytes == 0 || t->writing_bytes < window)) {
         if (t->writing_bytes - before >= TURN_BYTES)
             return true;
@@ -205,6 +206,10 @@ static bool writes_begin(struct tier_disk *t)
         t->writes = next;
         if (next == NULL)
             t->writes_tail = &t->writes;
+        if (idle && t->writing_bytes > 0) { /* it has something to do while the rest is hashed */
+            idle = false;
+            io_start(t->io);
+        }
     }
     return false;
 }
