@@ -212,7 +212,8 @@ void io_start(struct io *io)
 void io_run(struct io *io, int timeout_ms)
 {
     start_some(io);
-    io->engine->ops->wait(io->engine, timeout_ms);
+    /* io_start may have found all that was in flight complete: nobody would end the sleep then. */
+    io->engine->ops->wait(io->engine, io->completed.head != NULL ? 0 : timeout_ms);
     struct io_op *op;
     for (unsigned n = 0; io->completed.head != NULL; n++) {
         if (n % REFILL_EVERY == 0 && start_some(io))

@@ -23,6 +23,7 @@ struct fake {
     /* What the next wait completes: the oldest request, with this result; -1 for its full length. */
     int results[LOG_MAX];
     unsigned n_results, next_result;
+    int slept_ms; /* what the last wait was allowed to */
 };
 
 static uint64_t iov_bytes(const struct io_op *op)
@@ -48,7 +49,7 @@ static int fake_submit(struct io_engine *e, struct io_op *op)
 static void fake_wait(struct io_engine *e, int timeout_ms)
 {
     struct fake *f = (struct fake *)e;
-    (void)timeout_ms;
+    f->slept_ms = timeout_ms;
     if (f->n_inflight == 0 || f->next_result == f->n_results)
         return;
     struct io_op *op = f->inflight[0];
@@ -316,6 +317,27 @@ static void test_a_full_engine_keeps_the_order(void **state)
     io_close(io);
 }
 
+/* The rest of what was to be begun is refused, say: no completion is left to end a sleep. */
+static void test_what_ended_while_the_rest_was_prepared_is_not_slept_upon(void **state)
+{
+    (void)state;
+    struct fake f;
+    struct io *io = io_make(&f, 1 << 20);
+    struct request q;
+    request_make(&q, IO_WRITE, 0, 4096, 0, 0);
+    expect(&f, -1);
+    io_add(io, &q.op);
+    io_start(io);
+    assert_int_equal(f.n_inflight, 0);
+    assert_false(q.done);
+    io_run(io, -1);
+    assert_int_equal(f.slept_ms, 0);
+    assert_true(q.done);
+    io_run(io, -1); /* nothing is left: as long as it takes */
+    assert_int_equal(f.slept_ms, -1);
+    io_close(io);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -326,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_a_read_that_waits_for_all_others_is_not_passed),
         cmocka_unit_test(test_request_above_the_bound_passes_alone),
         cmocka_unit_test(test_a_full_engine_keeps_the_order),
+        cmocka_unit_test(test_what_ended_while_the_rest_was_prepared_is_not_slept_upon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
