@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { READ_SHARE = 6, WRITE_SHARE = 4, REFILL_EVERY = 4 };
+enum { READ_SHARE = 6, WRITE_SHARE = 4, REFILL_EVERY = 4, AGAIN_MOST = 12 };
+#define REST_NS 125000u /* before the second try; twice as long before each that follows */
 
 struct io_list {
     struct io_op *head, **tail;
@@ -24,6 +25,7 @@ struct io_list {
 struct io {
     struct io_engine *engine;
     struct io_list reads, writes, completed; /* completed: done() is still to be called */
+    struct io_list resting;                  /* not done, for the moment: tried again later */
     uint64_t inflight_limit, inflight, inflight_reads, inflight_writes;
     unsigned n_inflight, n_inflight_reads, n_pending;
     struct histogram took_us[IO_SYNC + 1]; /* by kind */
@@ -105,6 +107,41 @@ static void op_advance(struct io_op *op, uint64_t n)
     }
 }
 
+/* The engine could not do it for the moment. */
+static void try_again(struct io *io, struct io_op *op, int result)
+{
+    if (op->again == AGAIN_MOST) {
+        finish(io, op, result);
+        return;
+    }
+    if (op->again++ == 0) {
+        list_push_front(list_of(io, op), op);
+        return;
+    }
+    op->rested_ns = now_ns() + ((uint64_t)REST_NS << (op->again - 2));
+    list_push(&io->resting, op);
+}
+
+/* What has rested long enough is to be started. Returns how long the engine may wait, at most timeout_ms. */
+static int end_rests(struct io *io, int timeout_ms)
+{
+    struct io_op *op = io->resting.head, *next;
+    uint64_t now = op != NULL ? now_ns() : 0;
+    list_init(&io->resting);
+    for (; op != NULL; op = next) {
+        next = op->next;
+        if (op->rested_ns <= now) {
+            list_push_front(list_of(io, op), op);
+            continue;
+        }
+        list_push(&io->resting, op);
+        int left_ms = (int)((op->rested_ns - now) / 1000000) + 1;
+        if (timeout_ms < 0 || left_ms < timeout_ms)
+            timeout_ms = left_ms;
+    }
+    return timeout_ms;
+}
+
 static void complete(void *ctx, struct io_op *op, int result)
 {
     struct io *io = ctx;
@@ -113,9 +150,10 @@ static void complete(void *ctx, struct io_op *op, int result)
     io->inflight -= op->bytes;
     *bytes_of(io, op) -= op->bytes;
     if (result == -EINTR || result == -EAGAIN) {
-        list_push_front(list_of(io, op), op);
+        try_again(io, op, result);
         return;
     }
+    op->again = 0;
     if (result < 0 || op->kind == IO_SYNC) {
         finish(io, op, result < 0 ? result : 0);
         return;
@@ -145,6 +183,7 @@ struct io *io_open(struct io_engine *engine, uint64_t inflight_bytes)
     list_init(&io->reads);
     list_init(&io->writes);
     list_init(&io->completed);
+    list_init(&io->resting);
     io->inflight_limit = inflight_bytes;
     io->engine = engine;
     engine->complete = complete;
@@ -155,6 +194,7 @@ struct io *io_open(struct io_engine *engine, uint64_t inflight_bytes)
 void io_add(struct io *io, struct io_op *op)
 {
     op->left = op->bytes;
+    op->again = 0;
     io->n_pending++;
     list_push(list_of(io, op), op);
 }
@@ -211,6 +251,7 @@ void io_start(struct io *io)
 
 void io_run(struct io *io, int timeout_ms)
 {
+    timeout_ms = end_rests(io, timeout_ms);
     start_some(io);
     /* io_start may have found all that was in flight complete: nobody would end the sleep then. */
     io->engine->ops->wait(io->engine, io->completed.head != NULL ? 0 : timeout_ms);

@@ -3,7 +3,9 @@
  *
  * The queue (io.c) is the same for every engine: reads go before writes, bytes in flight are bounded, short
  * reads and writes are resubmitted for the rest, and an end of file inside a read is an error (-ENODATA),
- * because the tier never asks for bytes it has not written. An engine only moves bytes.
+ * because the tier never asks for bytes it has not written. What was interrupted or refused for the moment
+ * is tried again, at once and then after pauses that grow, and fails after half a second without any
+ * progress. An engine only moves bytes.
  *
  * Threads: one thread makes, uses and closes an io; io_wake() alone may be called from any thread.
  */
@@ -32,6 +34,8 @@ struct io_op {
     struct io_op *next; /* the queue's */
     uint64_t left;      /* the queue's: bytes still to move */
     uint64_t begun_ns;  /* the queue's: when the engine took it on */
+    uint64_t rested_ns; /* the queue's: when it is tried again */
+    unsigned again;     /* the queue's: times that it was not done, since something of it last was */
     int result;         /* the engine's between submit and completion, then the queue's until done() */
 };
 

@@ -177,6 +177,54 @@ static void test_end_of_file_and_errors_end_a_request(void **state)
     }
 }
 
+/* An engine that answers for ever that it cannot just now: it ends, and not after thousands of tries. */
+static void test_what_is_refused_for_the_moment_is_tried_again_but_not_for_ever(void **state)
+{
+    (void)state;
+    enum { TRIES = 13 };
+    static const int refusals[] = {-EAGAIN, -EINTR};
+    for (unsigned k = 0; k < 2; k++) {
+        struct fake f;
+        struct io *io = io_make(&f, 1 << 20);
+        struct request q, other;
+        request_make(&q, IO_WRITE, 0, 4096, 0, 0);
+        request_make(&other, IO_WRITE, 4096, 4096, 0, 0);
+        io_add(io, &q.op);
+        for (unsigned i = 0; i < 2; i++) {
+            expect(&f, refusals[k]);
+            io_run(io, -1);
+        }
+        io_run(io, -1); /* the second try follows at once, the third does not */
+        assert_int_equal(f.n_log, 2);
+        assert_int_equal(io_pending(io), 1);
+        assert_in_range(f.slept_ms, 0, 1); /* nobody else would wake it */
+        io_add(io, &other.op);               /* others need not wait */
+        expect(&f, -1);
+        while (!other.done)
+            io_run(io, 0);
+        for (unsigned i = 2; i < TRIES; i++)
+            expect(&f, refusals[k]);
+        while (!q.done)
+            io_run(io, -1);
+        assert_int_equal(q.result, refusals[k]);
+        assert_int_equal(f.n_log, TRIES + 1);
+        assert_int_equal(io_pending(io), 0);
+
+        /* Whatever gets through gives it as many tries again. */
+        request_make(&q, IO_WRITE, 0, 8192, 0, 0);
+        io_add(io, &q.op);
+        for (unsigned half = 0; half < 2; half++) {
+            for (unsigned i = 0; i < 7; i++)
+                expect(&f, refusals[k]);
+            expect(&f, 4096);
+        }
+        while (!q.done)
+            io_run(io, -1);
+        assert_int_equal(q.result, 0);
+        io_close(io);
+    }
+}
+
 static void test_reads_go_before_writes_and_bytes_are_bounded(void **state)
 {
     (void)state;
@@ -343,6 +391,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_transfers_go_on_where_they_stopped),
         cmocka_unit_test(test_end_of_file_and_errors_end_a_request),
+        cmocka_unit_test(test_what_is_refused_for_the_moment_is_tried_again_but_not_for_ever),
         cmocka_unit_test(test_reads_go_before_writes_and_bytes_are_bounded),
         cmocka_unit_test(test_reads_without_end_do_not_keep_writes_from_the_disk),
         cmocka_unit_test(test_a_read_that_waits_for_all_others_is_not_passed),
