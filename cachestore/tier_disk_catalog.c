@@ -5,6 +5,27 @@
  */
 #include "cachestore/tier_disk_impl.h"
 
+static void say_full(struct tier_disk *t)
+{
+    if (atomic_exchange(&t->catalog_state, CATALOG_FULL) != CATALOG_FULL)
+        tier_log(t, CS_LOG_WARN, "disk cache: the file system is full; what is stored is still read");
+}
+
+static void say_failing(struct tier_disk *t, const char *problem)
+{
+    if (!t->catalog_fails)
+        tier_log(t, CS_LOG_WARN,
+                 "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
+    t->catalog_fails = true;
+}
+
+static void say_written(struct tier_disk *t)
+{
+    if (t->catalog_fails)
+        tier_log(t, CS_LOG_INFO, "disk cache: the catalogue is written again");
+    t->catalog_fails = false;
+}
+
 /* After a failed write RocksDB refuses all others until it is opened anew. Rows of the failed batch may turn
  * up then, or not: either is right, because their records' chunks are not used again before the next open of
  * the store. */
@@ -14,16 +35,13 @@ static void catalog_reopen(struct tier_disk *t)
     catalog_close(t->catalog);
     t->catalog = NULL;
     if (!catalog_has_room(t->dir_fd, atomic_load(&t->catalog_reserve))) {
-        atomic_store(&t->catalog_state, CATALOG_FULL);
+        say_full(t);
         return;
     }
     int rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, problem, sizeof problem);
-    int was = atomic_exchange(&t->catalog_state, rc == CS_OK ? CATALOG_FINE : CATALOG_BROKEN);
-    if (rc != CS_OK && was == CATALOG_FINE)
-        tier_log(t, CS_LOG_WARN,
-                 "disk cache: the catalogue cannot be written; what is stored is still read: %s", problem);
-    else if (rc == CS_OK)
-        tier_log(t, CS_LOG_WARN, "disk cache: a catalogue batch failed; the catalogue was opened anew");
+    atomic_store(&t->catalog_state, rc == CS_OK ? CATALOG_FINE : CATALOG_BROKEN);
+    if (rc != CS_OK)
+        say_failing(t, problem);
 }
 
 /* Rows go nowhere while the file system is full; deletes, which make room, may use more of what is left. */
@@ -31,12 +49,9 @@ static bool commit_has_room(struct tier_disk *t, const struct group *g)
 {
     uint64_t need = atomic_load(&t->catalog_reserve);
     bool there = catalog_has_room(t->dir_fd, g->deletes != NULL ? need / 4 : need);
-    int was = atomic_load(&t->catalog_state);
     if (!there) {
-        atomic_store(&t->catalog_state, CATALOG_FULL);
-        if (was == CATALOG_FINE)
-            tier_log(t, CS_LOG_WARN, "disk cache: the file system is full; what is stored is still read");
-    } else if (was == CATALOG_FULL && g->deletes == NULL) {
+        say_full(t);
+    } else if (atomic_load(&t->catalog_state) == CATALOG_FULL && g->deletes == NULL) {
         atomic_store(&t->catalog_state, t->catalog != NULL ? CATALOG_FINE : CATALOG_BROKEN);
         tier_log(t, CS_LOG_INFO, "disk cache: the file system has room again");
     }
@@ -88,9 +103,12 @@ static void group_commit(struct tier_disk *t, struct group *g)
     if (rows > 0 && g->result == CS_OK) {
         atomic_fetch_add(&t->stats.catalog_batches, 1);
         atomic_fetch_add(&t->stats.catalog_rows, rows);
+        say_written(t);
     }
-    if (g->result != CS_OK)
+    if (g->result != CS_OK) {
+        say_failing(t, "a batch failed");
         catalog_reopen(t);
+    }
     atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
 }
 

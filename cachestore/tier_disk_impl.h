@@ -10,6 +10,7 @@
  * - tier_disk_foreign.c: records of another fingerprint, and how they leave
  * - tier_disk_open.c: open: lock, files, threads
  * - tier_disk_rows.c: rows at open: conflicts, events
+ * - tier_disk_say.c: lines about what goes wrong
  * - tier_disk_rebuild.c: headers in the volumes, the catalogue from them
  *
  * Life of a record:
@@ -32,6 +33,7 @@
 #include <stdatomic.h>
 
 #include "cachestore/catalog.h"
+#include "cachestore/episode.h"
 #include "cachestore/io/io.h"
 #include "cachestore/store_file.h"
 #include "cachestore/tier_disk.h"
@@ -60,6 +62,7 @@ struct disk_record {
     atomic_bool deleted;       /* asked for; no read begins */
     bool delete_seen;          /* the I/O thread has taken the delete from the inbox */
     bool dying;                /* counted in n_dying: its chunks will be free before long */
+    bool said;                 /* a line says that it cannot be read; I/O thread */
 };
 
 /* One record's bytes on their way. */
@@ -194,6 +197,7 @@ struct tier_disk {
     struct group *syncing;     /* whose volumes are being synced */
     bool flushing, deleting, kick, closing, cancel_all, erase_syncing;
     bool notes_dropped_said, buffered_said;
+    struct episode unreadable, failed_writes, failed_syncs, full;
     bool flush_timer;
     bool retry; /* writes were refused: an empty group finds out whether the catalogue can be written again */
     uint64_t flush_at_ms, retry_at_ms;
@@ -202,6 +206,7 @@ struct tier_disk {
 
     /* Catalogue thread (and the opener). */
     struct catalog *catalog;
+    bool catalog_fails; /* a line says so */
 };
 
 enum {
@@ -294,6 +299,18 @@ void move_reads_begin(struct tier_disk *t);
 enum tier_result move_write_begin(struct tier_disk *t, struct disk_record *rec, struct tier_write *w,
                                   struct transfer **out);
 void transfer_free(struct transfer *x);
+
+/* tier_disk_say.c: on the I/O thread */
+/* The record cannot be read, and why; error: the read's -errno, or 0. */
+void tier_say_unreadable(struct tier_disk *t, struct disk_record *rec, const struct tier_read *r,
+                         enum tier_result result, int error);
+/* error: of the write, or -ENOSPC where the file system has no room for what the budget allows. */
+void tier_say_write_failed(struct tier_disk *t, int error);
+void tier_say_sync_failed(struct tier_disk *t);
+/* Says what is due; last: all there is to say. */
+void tier_say_due(struct tier_disk *t, bool last);
+/* When something will be; UINT64_MAX: nothing is in sight. */
+uint64_t tier_say_due_ms(const struct tier_disk *t);
 
 /* tier_disk_open.c */
 /* tier_disk_open with an engine of the caller's choice. */

@@ -108,6 +108,7 @@ void tier_write_landed(struct transfer *x)
     for (uint32_t i = 0; i < x->rec->n_runs; i++)
         t->volumes.volume[x->rec->runs[i].volume].dirty = true;
     if (x->error != 0) {
+        tier_say_write_failed(t, x->error);
         tier_transfer_abandon(x, x->error == -ENOSPC ? TIER_ENOSPC : TIER_EIO, x->error != -ENOSPC);
         return;
     }
@@ -167,6 +168,8 @@ static bool write_begin(struct tier_disk *t, struct tier_write *w)
     }
     free(runs);
     if (rc == -ENOSPC) {
+        if (volumes_used_bytes(&t->volumes) + rec->bytes <= t->volumes.limit_bytes)
+            tier_say_write_failed(t, rc);
         if (t->n_dying == 0)
             foreign_evict(t, rec->bytes);
         if (t->n_dying > 0 || deletes_wait(t))
@@ -240,8 +243,7 @@ void tier_group_send(struct tier_disk *t, struct group *g)
 void tier_sync_failed(struct tier_disk *t)
 {
     struct transfer *x;
-    tier_log(t, CS_LOG_WARN,
-             "disk cache: fdatasync failed; everything since the last good one counts as lost");
+    tier_say_sync_failed(t);
     if (t->syncing != NULL)
         t->syncing->sync_failed = true;
     while ((x = t->written) != NULL) {
@@ -526,8 +528,8 @@ static bool all_done(const struct tier_disk *t)
 
 static int sleep_ms(struct tier_disk *t)
 {
-    uint64_t until = UINT64_MAX, now = tier_now_ms();
-    if (t->flush_timer && !t->flushing)
+    uint64_t until = tier_say_due_ms(t), now = tier_now_ms();
+    if (t->flush_timer && !t->flushing && t->flush_at_ms < until)
         until = t->flush_at_ms;
     if (t->row_deletes != NULL && !t->deleting && t->deletes_at_ms < until)
         until = t->deletes_at_ms;
@@ -587,12 +589,7 @@ void *tier_io_main(void *arg)
         if (t->kick && !t->flushing && t->writes == NULL && t->writing == NULL && !flush_has_work(t))
             t->kick = false;
         publish_counters(t);
-        if (!t->notes_dropped_said && atomic_load(&t->stats.dropped_notes) > 0) {
-            t->notes_dropped_said = true;
-            tier_log(t, CS_LOG_WARN,
-                     "disk cache: the catalogue has outgrown its share of the budget: notes are not written "
-                     "until it shrinks");
-        }
+        tier_say_due(t, false);
         pthread_mutex_lock(&t->lock);
         bool inbox_empty = t->in_reads == NULL && t->in_writes == NULL && t->in_rows == NULL &&
                            t->in_deletes == NULL && t->in_erases == NULL && t->n_in_touches == 0 &&
@@ -608,6 +605,7 @@ void *tier_io_main(void *arg)
             break;
         io_run(t->io, inbox_empty && !more ? sleep_ms(t) : 0);
     }
+    tier_say_due(t, true);
     io_close(t->io);
     return NULL;
 }

@@ -195,6 +195,8 @@ static void read_ended(struct transfer *x, enum tier_result result)
     struct tier_disk *t = x->t;
     struct tier_read *r = x->r;
     struct disk_record *rec = x->rec;
+    if (result != TIER_OK)
+        tier_say_unreadable(t, rec, r, result, x->error);
     transfer_free(x);
     struct tier_stats *s = &t->stats;
     switch (result) {
@@ -289,8 +291,8 @@ void move_reads_begin(struct tier_disk *t)
             pthread_mutex_unlock(&t->lock);
             if (rec == NULL || rec->state != REC_DURABLE || rec->foreign || atomic_load(&rec->deleted))
                 result = TIER_NOTFOUND;
-            else
-                result = read_begin(t, rec, r);
+            else if ((result = read_begin(t, rec, r)) != TIER_OK)
+                tier_say_unreadable(t, rec, r, result, -ENOMEM);
         }
         if (result == TIER_CORRUPT_HEADER)
             atomic_fetch_add(&t->stats.corrupt_header, 1);

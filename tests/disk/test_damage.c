@@ -59,6 +59,40 @@ static enum tier_result get_seen(struct rig *r, uint32_t number)
     return s == NULL ? TIER_NOTFOUND : get(r, s->id, number, s->n_pages);
 }
 
+/* Of a whole disk that is bad not one each: a few, and how many more. */
+static void test_each_damaged_record_is_said_once_but_of_many_only_the_first(void **state)
+{
+    (void)state;
+    enum { BAD = 11, SAID = 8 };
+    struct rig r;
+    struct record_id id[BAD];
+    rig_init_in_memory(&r, true);
+    rig_open(&r);
+    for (uint32_t i = 0; i < BAD; i++)
+        id[i] = put(&r, i, PAGES);
+    for (uint32_t i = 0; i < BAD; i++)
+        flip(rig_path(&r, "volume.000"), record_offset(&r, i) + (i == 0 ? 300 : 2 * 4096), 1);
+    assert_int_equal(r.n_warnings, 0);
+    char name[40];
+    for (uint32_t i = 0; i < BAD; i++) {
+        enum tier_result bad = i == 0 ? TIER_CORRUPT_HEADER : TIER_CORRUPT_PAYLOAD;
+        for (unsigned again = 0; again < 2; again++) {
+            assert_int_equal(get(&r, id[i], i, PAGES), bad);
+            assert_int_equal(r.n_warnings, i < SAID ? i + 1 : SAID);
+        }
+        snprintf(name, sizeof name, "%016llx-%016llx", (unsigned long long)id[i].nonce,
+                 (unsigned long long)id[i].sequence);
+        assert_int_equal(strstr(r.last_log, name) != NULL, i < SAID);
+        assert_non_null(strstr(r.last_log, "at token "));
+        assert_non_null(strstr(r.last_log, i == 0 ? "header" : "damaged"));
+    }
+    r.watch = "3 more records";
+    rig_close(&r);
+    assert_int_equal(r.n_warnings, SAID + 1);
+    assert_int_equal(r.n_watched, 1);
+    rig_destroy(&r);
+}
+
 static void test_any_changed_byte_is_a_miss_of_its_record_only(void **state)
 {
     (void)state;
@@ -497,6 +531,7 @@ static void test_of_two_rows_for_a_chunk_the_newest_keeps_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_damaged_record_is_said_once_but_of_many_only_the_first),
         cmocka_unit_test(test_any_changed_byte_is_a_miss_of_its_record_only),
         cmocka_unit_test(test_misplaced_and_stale_records_are_misses),
         cmocka_unit_test(test_volume_cut_short_loses_only_what_it_held),

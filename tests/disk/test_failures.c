@@ -70,11 +70,15 @@ static void test_failed_catalogue_batch_is_survived(void **state)
     tier_disk_kick(r.tier);
     assert_int_equal(span_wait(s), TIER_EIO);
     assert_true(wait_until(nothing_pending, &r));
-    assert_true(r.n_warnings > 0);
+    assert_int_equal(r.n_warnings, 1);
     assert_int_equal(get(&r, first, 1, 12), TIER_OK);
     assert_int_equal(get(&r, s->w.record.id, 2, 12), TIER_NOTFOUND);
     files_unlimit();
+    r.watch = "the catalogue is written again";
     struct record_id third = put(&r, 3, 12);
+    put(&r, 4, 12);
+    assert_int_equal(r.n_watched, 1);
+    assert_int_equal(r.n_warnings, 1);
     tier_disk_delete(r.tier, first);
     rig_reopen(&r);
     assert_null(find_seen(&r, 1));
@@ -108,6 +112,7 @@ static void test_full_file_system_drops_writes_until_there_is_room(void **state)
     struct cs_stats st = rig_stats(&r);
     assert_int_equal(st.io_errors, 0);
     assert_int_equal(r.n_warnings, 1);
+    r.watch = "has room again";
     assert_int_equal(tier_disk_free_bytes(r.tier), free_bytes);
     assert_int_equal(get(&r, first, 1, 12), TIER_OK);
     tier_disk_delete(r.tier, second); /* tried again until it can be written */
@@ -122,10 +127,35 @@ static void test_full_file_system_drops_writes_until_there_is_room(void **state)
         span_free(s);
     }
     assert_int_equal(result, TIER_OK);
+    assert_int_equal(r.n_watched, 1);
+    assert_int_equal(r.n_warnings, 1);
     rig_reopen(&r);
     assert_int_equal(r.n_seen, 2);
     assert_non_null(find_seen(&r, 1));
     assert_non_null(find_seen(&r, 3));
+    rig_destroy(&r);
+}
+
+/* Volumes cannot grow: two lines, however many records find no room. */
+static void test_a_file_system_without_room_for_volumes_is_said_in_two_lines(void **state)
+{
+    (void)state;
+    struct rig r;
+    rig_init_in_memory(&r, true);
+    r.watch = "the file system has no room for what the budget allows";
+    rig_open(&r);
+    r.tier->volumes.reserve_bytes = 1ull << 62;
+    for (uint32_t i = 0; i < 4; i++) {
+        struct span_io *s = span_make(&r, i, 12);
+        span_write(s);
+        assert_int_equal(span_wait(s), TIER_ENOSPC);
+        span_free(s);
+        assert_int_equal(r.n_watched, 1);
+    }
+    r.watch = "4 records found no room";
+    rig_close(&r);
+    assert_int_equal(r.n_watched, 2);
+    assert_int_equal(r.n_warnings, 1);
     rig_destroy(&r);
 }
 
@@ -242,6 +272,7 @@ int main(void)
         cmocka_unit_test(test_failed_write_costs_its_chunks_until_the_next_open),
         cmocka_unit_test(test_failed_catalogue_batch_is_survived),
         cmocka_unit_test(test_full_file_system_drops_writes_until_there_is_room),
+        cmocka_unit_test(test_a_file_system_without_room_for_volumes_is_said_in_two_lines),
         cmocka_unit_test(test_failed_delete_is_tried_again),
         cmocka_unit_test(test_quotas_that_could_not_be_written_are_tried_again_in_order),
         cmocka_unit_test(test_catalogue_that_cannot_write_a_byte_does_not_open),

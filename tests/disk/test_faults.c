@@ -167,7 +167,9 @@ static void test_failed_read_is_eio_and_the_next_one_works(void **state)
     for (uint32_t number = 1; number <= 2; number++) {
         struct record_id id = put(&r, mixed(number), 12);
         atomic_store(&fail_read, 1);
+        r.watch = strerror(EIO);
         assert_int_equal(get(&r, id, mixed(number), 12), TIER_EIO);
+        assert_int_equal(r.n_watched, number);
         assert_int_equal(rig_stats(&r).io_errors, number);
         assert_int_equal(get(&r, id, mixed(number), 12), TIER_OK);
     }
@@ -193,6 +195,35 @@ static void test_failed_write_ends_that_write_only(void **state)
     span_free(a);
     span_free(b);
     rig_destroy(&r);
+}
+
+/* One line when it begins, one when it has ended, however often it fails. */
+static void test_failing_writes_and_syncs_are_said_in_two_lines(void **state)
+{
+    (void)state;
+    enum { TIMES = 3 };
+    static const char *const lines[2][3] = {{"a write failed", "no write has failed lately; 3 did"},
+                                            {"fdatasync failed", "no fdatasync has failed lately; 3 did"}};
+    for (unsigned k = 0; k < 2; k++) {
+        struct rig r;
+        faulty_rig(&r);
+        r.watch = lines[k][0];
+        for (uint32_t i = 0; i < TIMES; i++) {
+            atomic_store(k == 0 ? &fail_write : &fail_sync, 1);
+            struct span_io *s = span_make(&r, 1 + i, 12);
+            span_write(s);
+            tier_disk_kick(r.tier);
+            assert_int_equal(span_wait(s), TIER_EIO);
+            span_free(s);
+            assert_int_equal(r.n_watched, 1);
+        }
+        assert_int_equal(r.n_warnings, 1);
+        r.watch = lines[k][1];
+        rig_close(&r);
+        assert_int_equal(r.n_watched, 2);
+        assert_int_equal(r.n_warnings, 1);
+        rig_destroy(&r);
+    }
 }
 
 /* A delete while the record's sync fails: one completion, and the room of a record that nobody knows is not
@@ -266,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_failed_sync_loses_everything_since_the_last_good_one),
         cmocka_unit_test(test_failed_read_is_eio_and_the_next_one_works),
         cmocka_unit_test(test_failed_write_ends_that_write_only),
+        cmocka_unit_test(test_failing_writes_and_syncs_are_said_in_two_lines),
         cmocka_unit_test(test_delete_meets_failed_sync),
         cmocka_unit_test(test_failed_delete_meets_a_reader),
     };

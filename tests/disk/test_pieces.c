@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "cachestore/chunks.h"
+#include "cachestore/episode.h"
 #include "formats/note_row.h"
 #include "formats/record.h"
 
@@ -384,9 +385,30 @@ static void test_a_row_carries_notes_behind_the_header(void **state)
     assert_int_equal(fmt_record_row_bytes(&back), bare);
 }
 
+static void test_a_swarm_begins_once_and_ends_when_it_has_been_quiet(void **state)
+{
+    (void)state;
+    struct episode e = {0};
+    assert_true(episode_due_ms(&e) == UINT64_MAX);
+    assert_int_equal(episode_end(&e, UINT64_MAX), 0);
+    for (unsigned round = 0; round < 2; round++) {
+        uint64_t now = 1000 + round * 1000000u;
+        assert_true(episode_note(&e, now));
+        assert_false(episode_note(&e, now + 5));
+        assert_false(episode_note(&e, now + EPISODE_QUIET_MS));
+        assert_int_equal(episode_due_ms(&e), now + 2 * EPISODE_QUIET_MS);
+        assert_int_equal(episode_end(&e, now + 2 * EPISODE_QUIET_MS - 1), 0);
+        assert_int_equal(episode_end(&e, now + 2 * EPISODE_QUIET_MS), 3);
+        assert_int_equal(episode_end(&e, UINT64_MAX), 0);
+    }
+    assert_true(episode_note(&e, 7));
+    assert_int_equal(episode_end(&e, UINT64_MAX), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_swarm_begins_once_and_ends_when_it_has_been_quiet),
         cmocka_unit_test(test_chunks_equal_a_naive_model),
         cmocka_unit_test(test_record_header_round_trips),
         cmocka_unit_test(test_headers_of_large_checkpoints_fit_a_chunk),
