@@ -277,6 +277,7 @@ static void replay_group(struct replay *r, uint32_t group)
 {
     const struct sim_trace *t = r->trace;
     struct sim_cursor cursor = sim_cursor_new(t, true);
+    __atomic_store_n(&trace_us, 0, __ATOMIC_RELAXED); /* an index's time never goes back */
     store_start(r, group);
     for (size_t i = 0; i < t->n_requests; i++) {
         const struct sim_request *request = &t->requests[i];
