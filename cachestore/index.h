@@ -95,13 +95,6 @@ struct span {
     uint8_t write_retries; /* after TIER_ENOSPC */
     uint16_t husk_above;   /* of the spans above it, how many have the first pages of the husk's record */
     uint32_t refused_pass; /* the last one of writeback.c in which it was refused */
-    union {
-        struct {
-            uint64_t last_used;      /* microseconds of wall clock, made strictly increasing */
-            uint32_t first_position; /* tokens before it */
-        };
-        struct evict_facts age; /* the same */
-    };
     int64_t created_unix, touched_unix;
     struct record_id id;
     struct record_id husk; /* its damaged record, whose row stands for what hangs on it */
@@ -114,6 +107,13 @@ struct span {
     struct span *older, *younger; /* of its account, where it is in the heap */
     struct span *aside_next;      /* while the lock is held (enough.c) */
     struct kinetic_node rank[RANK_TIERS];
+    union {
+        struct {
+            uint64_t last_used;      /* microseconds of wall clock, made strictly increasing */
+            uint32_t first_position; /* tokens before it */
+        };
+        struct evict_facts age; /* the same; ranks look at it with their nodes */
+    };
     uint32_t chain;        /* of pages: the most checkpoints on a path from its start down (ranks.h) */
     uint32_t useful_depth; /* ... and twice the pages that lead to one, or one more */
     size_t block_bytes;    /* of its memory: it and its tables */
