@@ -1,7 +1,7 @@
 /*
- * Which of two goes first where age alone decides (on disk, in the index, within a class of the device): the
- * least recently used; of equals the deeper one. A pure function over facts it is given; the caller offers
- * leaves only.
+ * Which of two goes first where age alone decides (in the index, among what is worth the same): the least
+ * recently used; of equals the deeper one. A pure function over facts it is given; the caller offers leaves
+ * only.
  */
 #ifndef ISOTHERM_CACHESTORE_POLICY_EVICT_H
 #define ISOTHERM_CACHESTORE_POLICY_EVICT_H

@@ -94,6 +94,13 @@ def placement(folder):
     assert rows[1]["on a path, mean and most"].endswith(" 8"), rows
 
 
+def same(rows):
+    """The store's choice is the one of who looks at all, victim for victim."""
+    store, exact = ({name: text for name, text in row.items() if name not in ("victim", "processor s")}
+                    for row in rows if row["victim"] in ("store", "exact"))
+    assert store == exact and int(store["victims"]) > 0, rows
+
+
 def worth(folder):
     """Users who grow long conversations, and others who come once: what is deep goes last."""
     lines = [session([4 * i for i in range(1, 11)], [4 * i for i in range(10)], step=60) for _ in range(6)]
@@ -102,9 +109,11 @@ def worth(folder):
     _, rows = run(folder, lines, *options, "--budget", "0.15G,2G")
     tight = {row["victim"]: number(row["of matchable"]) for row in rows[1:6]}
     assert tight["store"] >= tight["lru"], tight
+    same(rows[1:6])
     assert tight["future"] >= tight["store"] - 0.001, tight
     assert len({row["tokens reused"] for row in rows if row["budget"] != "0.15G"}) == 1, rows
-    _, rows = run(folder, lines, *options, "--budget", "0.1G", "--disk", "2G", "--policy", "store")
+    _, rows = run(folder, lines, *options, "--budget", "0.1G", "--disk", "2G", "--policy", "store,exact")
+    same(rows)
     assert number(rows[0]["from disk"]) > 0 and number(rows[0]["of matchable"]) == 100, rows
 
 
