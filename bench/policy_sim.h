@@ -143,9 +143,11 @@ void sim_victims_begin(const struct sim_trace *t, const struct sim_setup *setup)
 /* The store that is replayed through from now on; NULL: none. */
 void sim_victims_store(struct index *ix);
 /* Request `now` has been looked up: it reuses the first `reused` tokens of the chain. */
-void sim_victims_hit(uint32_t now, const struct sim_chain *chain, uint32_t reused);
+struct cs_sequence;
+void sim_victims_hit(const struct cs_sequence *q, uint32_t now, const struct sim_chain *chain,
+                     uint32_t reused);
 /* ... and was published. */
-void sim_victims_published(const struct sim_chain *chain, uint32_t reused);
+void sim_victims_published(const struct cs_sequence *q, const struct sim_chain *chain, uint32_t reused);
 /* Returns how many victims there were. */
 uint64_t sim_victims_end(void);
 

@@ -235,7 +235,7 @@ static void serve(struct replay *r, size_t i, const struct sim_chain *c)
     count(r, i, &reuse);
     if (r->setup->resumed)
         r->setup->resumed[i] = reused ? c->ids[reused - 1] : 0;
-    sim_victims_hit((uint32_t)i, c, reused);
+    sim_victims_hit(q, (uint32_t)i, c, reused);
     if (r->setup->state_bytes > 0) {
         size_t n = boundaries_of(r, request, c);
         if (cs_sequence_place(q, r->boundaries, n, request->n_prompt) != CS_OK)
@@ -252,7 +252,7 @@ static void serve(struct replay *r, size_t i, const struct sim_chain *c)
             sim_die("out of memory");
         publish(q, c, all);
     }
-    sim_victims_published(c, reused);
+    sim_victims_published(q, c, reused);
     if (request->measured && r->setup->state_bytes > 0) {
         uint32_t n = checkpoints_of_path(q);
         r->result->path_checkpoints += n;

@@ -16,8 +16,8 @@
  * could not be replayed.
  */
 #include "bench/policy_sim.h"
-#include "cachestore/index.h"
 #include "cachestore/policy/evict.h"
+#include "cachestore/store.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -187,19 +187,28 @@ uint64_t __wrap_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b
     return has_own_values() ? UINT64_MAX : __real_worth_stays_us(a, age_a_us, b, age_b_us);
 }
 
-/* Whose value is another one since they were put there is put there again. */
-static void take_values(void)
+/* Whose next use has come is put where the one after it belongs. */
+static void pass_uses(void)
 {
     for (int t = 0; t < RANK_TIERS; t++) {
         gather(victims.ix, (enum rank_tier)t, ANY_TURN);
         for (size_t i = 0; i < victims.n_found; i++) {
-            struct span *sp = victims.found[i];
-            const struct kinetic_node *node = &sp->rank[t];
-            bool other = victims.policy == SIM_FUTURE ? FARTHEST - node->value <= victims.now
-                                                      : node->value != value_of((enum rank_tier)t, sp);
-            if (is_by_worth(node->turn) && other)
-                ranks_update_locked(victims.ix, sp);
+            const struct kinetic_node *node = &victims.found[i]->rank[t];
+            if (is_by_worth(node->turn) && FARTHEST - node->value <= victims.now)
+                ranks_update_locked(victims.ix, victims.found[i]);
         }
+    }
+}
+
+/* What the request has used is put there again. */
+static void credit_path(const struct cs_sequence *q)
+{
+    uint32_t ordinal = q->place_ordinal;
+    for (struct span *at = q->place; at; ordinal = at->parent_ordinal, at = at->parent) {
+        ranks_update_locked(victims.ix, at);
+        for (struct span *c = at->first_checkpoint; c; c = c->next_sibling)
+            if (c->parent_ordinal <= ordinal)
+                ranks_update_locked(victims.ix, c);
     }
 }
 
@@ -267,31 +276,31 @@ static void use(uint32_t node, bool again)
 }
 
 /* Pages are used by who has them, a checkpoint by who resumes there. */
-void sim_victims_hit(uint32_t now, const struct sim_chain *chain, uint32_t reused)
+void sim_victims_hit(const struct cs_sequence *q, uint32_t now, const struct sim_chain *chain,
+                     uint32_t reused)
 {
     victims.now = now;
     if (victims.policy == SIM_FUTURE)
-        take_values();
+        pass_uses();
     if (victims.policy != SIM_GDSF || reused == 0)
         return;
     if (victims.stateful) {
         use(chain->ids[reused - 1], true);
-        take_values();
+        credit_path(q);
         return;
     }
     for (size_t i = 0; i < chain->n && (i == 0 || chain->end[i - 1] < reused); i++)
         use(chain->node[i], true);
 }
 
-void sim_victims_published(const struct sim_chain *chain, uint32_t reused)
+void sim_victims_published(const struct cs_sequence *q, const struct sim_chain *chain, uint32_t reused)
 {
     if (victims.policy != SIM_GDSF)
         return;
     for (size_t i = chain->n; i-- > 0 && chain->end[i] > reused;)
         if (i == 0 || chain->end[i - 1] >= reused)
             use(chain->node[i], false);
-    if (victims.stateful) /* others are in use, and put there again when they are not */
-        take_values();
+    credit_path(q);
 }
 
 uint64_t sim_victims_end(void)
