@@ -171,7 +171,7 @@ static struct kinetic_node *sift_down(struct kinetic_heap *h, struct kinetic_nod
     struct kinetic_node *top = x;
     for (;;) {
         struct kinetic_node *first = x->left;
-        if (x->right && before(h, x->right, first, now))
+        if (first && x->right && before(h, x->right, first, now))
             first = x->right;
         if (!first || !before(h, first, x, now))
             return top;

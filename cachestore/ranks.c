@@ -1,11 +1,13 @@
 /* Candidates of each tier, by worth (see ranks.h). */
 #include "cachestore/ranks.h"
 #include "cachestore/index.h"
+
 #include <float.h>
 #include <stddef.h>
 
-#define NEIGHBOURS_AT_ONCE 4096 /* that are judged anew when a checkpoint comes or goes */
-#define WORK_A_VICTIM      512  /* nodes that time has put out of order, at most */
+#define NEIGHBOURS_AT_ONCE 4096 /* spans on the ways to those that are judged anew when a checkpoint comes   \
+                                 */
+#define WORK_A_VICTIM 512       /* nodes that time has put out of order, at most */
 
 enum group { SAFE, UNSAFE, WAITING }; /* of the device */
 
