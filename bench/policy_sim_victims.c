@@ -280,8 +280,8 @@ void sim_victims_hit(const struct cs_sequence *q, uint32_t now, const struct sim
                      uint32_t reused)
 {
     victims.now = now;
-    if (victims.policy == SIM_FUTURE)
-        pass_uses();
+    if (victims.policy == SIM_FUTURE && victims.stateful)
+        pass_uses(); /* else the request uses what lies on its path */
     if (victims.policy != SIM_GDSF || reused == 0)
         return;
     if (victims.stateful) {
@@ -295,6 +295,8 @@ void sim_victims_hit(const struct cs_sequence *q, uint32_t now, const struct sim
 
 void sim_victims_published(const struct cs_sequence *q, const struct sim_chain *chain, uint32_t reused)
 {
+    if (victims.policy == SIM_FUTURE && !victims.stateful)
+        credit_path(q);
     if (victims.policy != SIM_GDSF)
         return;
     for (size_t i = chain->n; i-- > 0 && chain->end[i] > reused;)

@@ -5,9 +5,8 @@
 #include <float.h>
 #include <stddef.h>
 
-#define NEIGHBOURS_AT_ONCE 4096 /* spans on the ways to those that are judged anew when a checkpoint comes   \
-                                 */
-#define WORK_A_VICTIM 512       /* nodes that time has put out of order, at most */
+#define NEIGHBOURS_AT_ONCE 4096 /* spans passed on the ways to what is judged anew with a checkpoint */
+#define WORK_A_VICTIM      512  /* nodes that time has put out of order, at most */
 
 enum group { SAFE, UNSAFE, WAITING }; /* of the device */
 
