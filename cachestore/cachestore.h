@@ -127,6 +127,7 @@ struct cs_config {
     enum cs_io_engine io_engine; /* 0: CS_IO_AUTO */
 
     /* Of tenants without a limit of their own, each of them; 0: no limit. The anonymous tenant is one, too.
+     * Of the index a tenant may have the share that its limits are of all tiers together.
      */
     struct cs_quota tenant_quota;
 

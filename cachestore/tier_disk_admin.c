@@ -44,10 +44,10 @@ int tier_disk_locate(struct tier_disk *t, struct record_id id, struct tier_place
     return found ? CS_OK : CS_ENOTFOUND;
 }
 
-/* One that is not on its way out. */
+/* One that is not on its way out. What else is told of them does not change from open on. */
 static bool is_foreign(const struct disk_record *rec)
 {
-    return rec->foreign && rec->state == REC_DURABLE && !atomic_load(&rec->deleted);
+    return rec->foreign && !atomic_load(&rec->deleted);
 }
 
 uint32_t tier_disk_foreign(struct tier_disk *t, uint64_t *cursor, struct tier_foreign *out, uint32_t n)
