@@ -20,6 +20,7 @@ EXPECTED = {
     "host_restore": [r"[1-9]\d* batches of copies", r"medians: memcpy [\d.]+ GB/s, by 2 threads [\d.]+; restore [\d.]+ GB/s"],
     "flat": [],
     "disk_author": [r"^20 requests", r"write: admitted 3\.0 MiB", r"amplification \d\.\d{3}; all files", r"above it in 0 of [1-9]\d* samples"],
+    "registered": [r"^4 MiB registered in", r"^write +as it is +[\d.]+ GB/s +[\d.]+ ms of processor a GiB", r"^read +one piece, files, buffers "],
     "stall": [r"at work, ", r"disk frozen, .*: \d+ pages published", r"thawed, ",
               r"control  woken late"],
     "memory": [r"50 spans on disk", r"a checkpoint +[1-9]\d* bytes counted"],
