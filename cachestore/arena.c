@@ -141,6 +141,11 @@ bool arena_wants_populate(const struct arena *a)
     return atomic_load_explicit(&a->populated_bytes, memory_order_relaxed) < populate_target(a);
 }
 
+bool arena_is_populated(const struct arena *a)
+{
+    return atomic_load_explicit(&a->populated_bytes, memory_order_relaxed) == a->mapped_bytes;
+}
+
 void arena_populate(struct arena *a)
 {
     uint64_t populated = atomic_load_explicit(&a->populated_bytes, memory_order_relaxed);

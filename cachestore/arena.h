@@ -70,6 +70,8 @@ void arena_release(struct arena *a, uint32_t page);
 
 /* True while memory a little ahead of the highest page in use is not backed yet. */
 bool arena_wants_populate(const struct arena *a);
+/* All of it is. */
+bool arena_is_populated(const struct arena *a);
 /* Backs the next piece of it, without touching contents. One thread at a time, no lock needed. */
 void arena_populate(struct arena *a);
 

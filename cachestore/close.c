@@ -30,6 +30,9 @@ static void stop(struct cs_store *s, uint32_t deadline_ms)
     pthread_cond_signal(&s->keeper_wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->keeper, NULL);
+    pthread_mutex_lock(&s->lock);
+    (void)events_say_locked(s, true);
+    pthread_mutex_unlock(&s->lock);
     if (s->disk)
         s->tier->close(s->disk, spent_ms < deadline_ms ? deadline_ms - (uint32_t)spent_ms : 0);
 }

@@ -275,19 +275,28 @@ static int tenants(struct cs_store *s, uint64_t cursor, struct wire_writer *w)
     return CS_OK;
 }
 
+enum { LIMIT_TEXT = 32 };
+
+static const char *limit_text(uint64_t bytes, char out[LIMIT_TEXT])
+{
+    if (bytes == 0)
+        return "as all others";
+    if (bytes == CS_QUOTA_NONE)
+        return "none";
+    snprintf(out, LIMIT_TEXT, "%llu bytes", (unsigned long long)bytes);
+    return out;
+}
+
 static int set_quota(struct cs_store *s, const struct cs_tenant *tenant, const struct cs_quota *quota)
 {
-    char name[2 * sizeof tenant->id + 1];
+    char name[EVENTS_TENANT_TEXT], limit[3][LIMIT_TEXT];
     int rc = cs_quota_set(s, tenant, quota);
     s->tier->kick(s->disk); /* on disk soon */
-    for (size_t i = 0; i < sizeof tenant->id; i++)
-        snprintf(name + 2 * i, 3, "%02x", tenant->id[i]);
     if (rc == CS_OK)
         store_log(s, CS_LOG_INFO,
-                  "prefix cache: quota of tenant %s through the control socket: device %llu, host %llu, disk "
-                  "%llu bytes (0: as all others)",
-                  name, (unsigned long long)quota->device_bytes, (unsigned long long)quota->host_bytes,
-                  (unsigned long long)quota->disk_bytes);
+                  "prefix cache: quota of tenant %s through the control socket: device %s, host %s, disk %s",
+                  events_tenant_text(tenant, name), limit_text(quota->device_bytes, limit[0]),
+                  limit_text(quota->host_bytes, limit[1]), limit_text(quota->disk_bytes, limit[2]));
     return rc;
 }
 

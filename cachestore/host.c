@@ -100,6 +100,7 @@ static void drop_blocks(struct cs_store *s, struct span *sp, uint32_t first, uin
 void host_drop_damaged_locked(struct cs_store *s, struct span *sp, uint32_t first, uint32_t n)
 {
     s->totals.corrupt_host++;
+    events_note_locked(s, EVENT_HOST_DAMAGED, &sp->account->id, sp->first_position, 0);
     sp->lost = CS_MISS_CORRUPT;
     drop_blocks(s, sp, first, n, CS_GONE_DAMAGED);
 }
@@ -134,6 +135,8 @@ static void offload_done(void *ctx, bool ok)
         else
             index_detach_host_locked(&s->index, sp, i, CS_GONE_FAILED);
     }
+    if (!ok)
+        events_note_locked(s, EVENT_COPY_FAILED, &sp->account->id, 0, 0);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_NONE);
     if (ok)
         writeback_go_on_locked(s, sp);

@@ -121,6 +121,8 @@ static void load_copied(void *ctx, bool ok)
         host_drop_damaged_locked(s, l->span, l->read.first_page, l->read.n_pages);
     else if (!ok && !l->from_host)
         host_drop_unproven_locked(s, l->span, l->read.first_page, l->read.n_pages);
+    if (!ok && !l->damaged)
+        events_note_locked(s, EVENT_COPY_FAILED, &l->span->account->id, 0, 0);
     load_end_locked(l, ok ? TIER_OK : l->damaged ? TIER_CORRUPT_PAYLOAD : TIER_EIO);
     pthread_mutex_unlock(&s->lock);
 }

@@ -385,6 +385,8 @@ static void settle_locked(struct cs_sequence *q, uint64_t now_ns)
         uint64_t us = (landed_ns - q->opened_ns) / NS_PER_US;
         q->reuse.restore_us = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
         histogram_add(&s->restore_us, us);
+        if (end == RESTORE_LATE)
+            events_note_locked(s, EVENT_LATE, &q->tenant, q->reuse.tokens_matched, us / 1000);
         tradeoff_end_locked(q, end, us, landed_ns);
     }
     keep_locked(q, keep);

@@ -533,6 +533,7 @@ void room_count_quota_drop_locked(struct cs_store *s, struct account *account)
 {
     s->totals.dropped_quota++;
     account->dropped++;
+    events_note_locked(s, EVENT_QUOTA, &account->id, 0, 0);
 }
 
 static void trim(struct cs_store *s, struct account *a, uint64_t most)

@@ -139,7 +139,12 @@ static void *keeper_main(void *arg)
         uint64_t wake = notify_due_locked(s);
         if (s->closing)
             break;
+        if (events_say_locked(s, false)) /* meanwhile anything may have become due */
+            continue;
         uint64_t due = writeback_end_grace_locked(s, store_now_ns());
+        if (due && (!wake || due < wake))
+            wake = due;
+        due = events_due_ns_locked(s);
         if (due && (!wake || due < wake))
             wake = due;
         struct arena *behind = arena_wants_populate(&s->arena)                   ? &s->arena
@@ -148,6 +153,9 @@ static void *keeper_main(void *arg)
         if (behind) {
             pthread_mutex_unlock(&s->lock);
             arena_populate(behind);
+            if (behind == &s->host && arena_is_populated(behind))
+                store_log(s, CS_LOG_INFO, "prefix cache: all %llu bytes of host memory are in place",
+                          (unsigned long long)behind->mapped_bytes);
             pthread_mutex_lock(&s->lock);
             continue;
         }
@@ -266,6 +274,17 @@ static int open_host(struct cs_store *s, const struct cs_config *c)
     return rc;
 }
 
+/* Records that left at open, for something that is smaller than it was. */
+static void say_left(const struct cs_store *s, const uint64_t n[3])
+{
+    if (n[0] + n[1] + n[2] > 0)
+        store_log(
+            s, CS_LOG_INFO,
+            "prefix cache on disk: records that had to leave at open: %llu for the disk's budget, %llu for "
+            "the index's, %llu for quotas",
+            (unsigned long long)n[0], (unsigned long long)n[1], (unsigned long long)n[2]);
+}
+
 static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, size_t err_len)
 {
     struct loader *loader = loader_new(s);
@@ -296,7 +315,12 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
         rc = loader_finish_locked(loader);
         bool fits = rc != CS_OK || room_for_index_locked(s, 0, NULL);
         uint32_t n_accounts = s->index.accounts.n;
+        const struct cs_kept *kinds = s->index.disk;
+        uint64_t left[3] = {kinds[0].gone[CS_GONE_EVICTED] + kinds[1].gone[CS_GONE_EVICTED],
+                            kinds[0].gone[CS_GONE_INDEX] + kinds[1].gone[CS_GONE_INDEX],
+                            kinds[0].gone[CS_GONE_QUOTA] + kinds[1].gone[CS_GONE_QUOTA]};
         pthread_mutex_unlock(&s->lock);
+        say_left(s, left);
         if (!fits)
             store_log(
                 s, CS_LOG_WARN,

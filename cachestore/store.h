@@ -14,6 +14,7 @@
  *   host.c       the host tier, between a device that is not host memory and the disk
  *   room.c       making room: device pages, blocks of the host, disk bytes; room_index.c: index bytes
  *   enough.c     whether enough can leave, before anything does
+ *   events.c     what is said of troubles, by the keeper
  *   quota.c      limits of tenants: set, told, enforced in the background
  *   control.c    the socket for who looks after it; control_serve.c: what is asked there
  *   index.c index_tiers.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
@@ -30,6 +31,7 @@
 
 #include "cachestore/arena.h"
 #include "cachestore/cachestore.h"
+#include "cachestore/episode.h"
 #include "cachestore/histogram.h"
 #include "cachestore/index.h"
 #include "cachestore/notes.h"
@@ -43,6 +45,23 @@
 struct waiting {
     struct span *first, *last;
     uint64_t bytes;
+};
+
+/* What is said of the store while it runs (events.c). */
+enum store_event {
+    EVENT_LATE,         /* a restore, at its deadline: tokens found, milliseconds */
+    EVENT_QUOTA,        /* a record has no room within its tenant's quota */
+    EVENT_NO_ROOM,      /* a record has none within the disk's budget: bytes */
+    EVENT_ENDURANCE,    /* the day's bytes are spent: bytes a day */
+    EVENT_HOST_DAMAGED, /* what lay on the host is not what was put there: tokens before it */
+    EVENT_COPY_FAILED,  /* between device and host */
+    STORE_EVENTS
+};
+struct event {
+    struct episode episode;
+    bool begins; /* is still to be said */
+    struct cs_tenant tenant;
+    uint64_t a, b; /* of the first one: as above */
 };
 
 struct cs_store {
@@ -105,6 +124,7 @@ struct cs_store {
     pthread_t keeper;
     pthread_cond_t keeper_wake;
     bool keeper_started, closing;
+    struct event events[STORE_EVENTS];
     bool trimming; /* limits have changed: the keeper evicts what is over them, a few records at a time */
 };
 
@@ -315,6 +335,16 @@ bool enough_on_disk_locked(struct cs_store *s, const struct account *of, uint64_
 uint64_t enough_on_host_locked(struct cs_store *s, const struct account *of, uint64_t n, enum host_turn last);
 /* Spans that could be forgotten give `bytes` back. */
 bool enough_in_index_locked(struct cs_store *s, const struct account *of, uint64_t bytes);
+
+/* events.c */
+enum { EVENTS_TENANT_TEXT = 33 };
+void events_note_locked(struct cs_store *s, enum store_event kind, const struct cs_tenant *tenant, uint64_t a,
+                        uint64_t b);
+/* Says what is due; last: all there is to say. True: the lock was given up for that. */
+bool events_say_locked(struct cs_store *s, bool last);
+/* When there will be something to say, if nothing comes; 0: nothing is in sight. */
+uint64_t events_due_ns_locked(const struct cs_store *s);
+const char *events_tenant_text(const struct cs_tenant *tenant, char out[EVENTS_TENANT_TEXT]);
 
 /* quota.c */
 /* The account of a sequence's tenant, which has one sequence more. NULL: no memory. Takes the lock. */

@@ -362,11 +362,13 @@ static void pump(struct cs_store *s)
                 return;
             }
             s->totals.dropped_disk_full++;
+            events_note_locked(s, EVENT_NO_ROOM, &sp->account->id, record_bytes(s, sp), 0);
             refuse(s, sp, pass);
             continue;
         }
         if (!admission_take(&s->admission, record_bytes(s, sp), store_now_ns())) {
             s->totals.dropped_endurance++;
+            events_note_locked(s, EVENT_ENDURANCE, &sp->account->id, s->admission.bytes_a_day, 0);
             refuse(s, sp, pass);
             continue;
         }
