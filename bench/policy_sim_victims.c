@@ -138,7 +138,7 @@ static bool has_own_values(void)
 
 static bool is_by_worth(unsigned turn)
 {
-    return turn == RANK_SAFE || turn == RANK_UNSAFE || turn == RANK_WAITING;
+    return evict_by_worth((enum evict_turn)turn);
 }
 
 /* The least goes, of equals the oldest. */

@@ -8,11 +8,6 @@
 #define NEIGHBOURS_AT_ONCE 4096 /* spans passed on the ways to what is judged anew with a checkpoint */
 #define WORK_A_VICTIM      512  /* nodes that time has put out of order, at most */
 
-enum group { SAFE, UNSAFE, WAITING }; /* of the device */
-
-static const uint8_t by_worth[] = {RANK_SAFE, RANK_UNSAFE, RANK_WAITING},
-                     at_last[] = {RANK_SAFE_LAST, RANK_UNSAFE_LAST, RANK_WAITING_LAST};
-
 /* ---- places ------------------------------------------------------------------------------------------ */
 
 void ranks_open(struct kinetic_heap of_all[RANK_TIERS])
@@ -45,7 +40,7 @@ static void rank_remove(struct index *ix, enum rank_tier t, struct span *sp)
 
 /* Where a candidate belongs; value counts within turns by worth. */
 struct verdict {
-    enum rank_turn turn;
+    enum evict_turn turn;
     double value;
 };
 
@@ -216,17 +211,16 @@ struct span *ranks_checkpoint_before(const struct span *checkpoint)
 
 /* ---- what a candidate is worth ----------------------------------------------------------------------- */
 
-static const struct verdict worth_nothing = {RANK_NOTHING, 1};
-
-static struct verdict by_value(const struct index *ix, unsigned group, const struct worth_facts *facts)
+static struct verdict judge(const struct index *ix, const struct evict_standing *standing,
+                            const struct worth_facts *facts)
 {
-    double value = worth_value(&ix->costs, facts);
-    return value > FLT_MIN ? (struct verdict){by_worth[group], value} : worth_nothing;
-}
-
-static struct verdict last_of(unsigned group)
-{
-    return (struct verdict){at_last[group], 1};
+    struct verdict v = {evict_turn_of(standing), 1};
+    if (evict_by_worth(v.turn)) {
+        v.value = worth_value(&ix->costs, facts);
+        if (!(v.value > FLT_MIN))
+            v = (struct verdict){EVICT_NOTHING, 1};
+    }
+    return v;
 }
 
 bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t i)
@@ -236,12 +230,12 @@ bool ranks_page_is_dead(const struct index *ix, const struct span *sp, uint32_t 
 
 bool ranks_gives_no_room(const struct span *sp)
 {
-    return sp->kind == SPAN_CHECKPOINT && sp->rank[RANK_DEVICE].turn == RANK_WAITING_LAST;
+    return sp->kind == SPAN_CHECKPOINT && sp->rank[RANK_DEVICE].turn == EVICT_WAITING_LAST;
 }
 
 bool ranks_is_worth_nothing(const struct span *sp)
 {
-    return sp->rank[RANK_DEVICE].turn == RANK_NOTHING;
+    return sp->rank[RANK_DEVICE].turn == EVICT_NOTHING;
 }
 
 /* Blocks that nobody else holds or uses. */
@@ -300,46 +294,31 @@ static bool something_is_resident_behind(const struct span *sp, uint32_t i)
     return false;
 }
 
-static unsigned group_on_device(const struct index *ix, const struct span *sp)
-{
-    return index_is_safe(sp) ? SAFE : index_waits_on_device(ix, sp) ? WAITING : UNSAFE;
-}
-
-/* i: the last unused page of the span. */
-static struct verdict page_on_device(const struct index *ix, const struct span *sp, uint32_t i)
-{
-    unsigned group = group_on_device(ix, sp);
-    /* Where there is a lower tier, not before it is there: a span without its dead tail could not be any
-     * more, and with it what rests on its other pages. */
-    if (ranks_page_is_dead(ix, sp, i) &&
-        (sp->useful_depth == 0 || index_is_safe(sp) || (!ix->over_disk && !ix->host)))
-        return worth_nothing;
-    if (something_is_resident_behind(sp, i))
-        return last_of(group);
-    uint32_t from = sp->first_position + i * ix->page_tokens;
-    return by_value(ix, group,
-                    &(struct worth_facts){
-                        .from = from, .to = from + ix->page_tokens, .blocks_freed = 1, .role = WORTH_LEAF});
-}
-
 static void update_device(struct index *ix, struct span *sp, const struct worth_facts *checkpoint)
 {
     uint32_t n = checkpoint ? (sp->n_loading > 0 ? 0 : sp->n_device) : ranks_pages_to_unused(ix, sp);
-    struct verdict v;
-    if (n == 0 || index_is_leaving_device(ix, sp)) {
+    struct evict_standing standing = {.held = n == 0 || index_is_leaving_device(ix, sp),
+                                      .safe = index_is_safe(sp),
+                                      .waits = index_waits_on_device(ix, sp)};
+    if (standing.held) {
         rank_remove(ix, RANK_DEVICE, sp);
         return;
     }
-    if (!checkpoint) {
-        v = page_on_device(ix, sp, n - 1);
-    } else {
-        struct worth_facts facts = *checkpoint;
+    struct worth_facts facts;
+    if (checkpoint) {
         uint32_t own = blocks_freed(ix, sp);
+        facts = *checkpoint;
         facts.blocks_freed += own;
-        /* As long as others use all of it, at last. */
-        v = own > 0 ? by_value(ix, group_on_device(ix, sp), &facts) : last_of(WAITING);
+        standing.gives_none = own == 0;
+    } else { /* the last unused page */
+        uint32_t i = n - 1, from = sp->first_position + i * ix->page_tokens;
+        standing.useless = ranks_page_is_dead(ix, sp, i);
+        standing.part_of_useful = sp->useful_depth > 0 && (ix->over_disk || ix->host);
+        standing.rested_on = something_is_resident_behind(sp, i);
+        facts = (struct worth_facts){
+            .from = from, .to = from + ix->page_tokens, .blocks_freed = 1, .role = WORTH_LEAF};
     }
-    rank_put(ix, RANK_DEVICE, sp, v);
+    rank_put(ix, RANK_DEVICE, sp, judge(ix, &standing, &facts));
 }
 
 static void update_host(struct index *ix, struct span *sp, const struct worth_facts *checkpoint)
@@ -349,15 +328,13 @@ static void update_host(struct index *ix, struct span *sp, const struct worth_fa
         rank_remove(ix, RANK_HOST, sp);
         return;
     }
-    enum host_turn turn = index_host_turn(ix, sp);
     struct worth_facts facts = checkpoint ? *checkpoint : facts_of_span(ix, sp, 0);
     facts.blocks_freed += sp->n_host;
-    struct verdict v = worth_nothing;
-    if (turn != HOST_TURN_DEAD) {
-        unsigned group = turn - HOST_TURN_DURABLE;
-        v = sp->n_host_children == 0 ? by_value(ix, group, &facts) : last_of(group);
-    }
-    rank_put(ix, RANK_HOST, sp, v);
+    const struct evict_standing standing = {.safe = sp->disk == SPAN_DISK_DURABLE,
+                                            .waits = index_waits(sp),
+                                            .useless = index_host_turn(ix, sp) == HOST_TURN_DEAD,
+                                            .rested_on = sp->n_host_children > 0};
+    rank_put(ix, RANK_HOST, sp, judge(ix, &standing, &facts));
 }
 
 /* Pages on disk that lead to no checkpoint there, nor to one that will be. */
@@ -373,15 +350,19 @@ static bool leads_nowhere_on_disk(const struct index *ix, const struct span *sp)
 
 static void update_disk(struct index *ix, struct span *sp, const struct worth_facts *checkpoint)
 {
-    if (sp->disk != SPAN_DISK_DURABLE || sp->n_disk_children > 0 || sp->pins > 0 || sp->n_loading > 0 ||
-        sp->kept) {
+    struct evict_standing standing = {.held = sp->disk != SPAN_DISK_DURABLE || sp->pins > 0 ||
+                                              sp->n_loading > 0 || sp->kept,
+                                      .safe = true, /* one group: there is no tier below */
+                                      .rested_on = sp->n_disk_children > 0,
+                                      .parents_stay = true};
+    if (evict_turn_of(&standing) == EVICT_NEVER) {
         rank_remove(ix, RANK_DISK, sp);
         return;
     }
     struct worth_facts facts = checkpoint ? *checkpoint : facts_of_span(ix, sp, 0);
     facts.blocks_freed += blocks_on_disk(ix, sp);
-    bool worth = checkpoint || !leads_nowhere_on_disk(ix, sp);
-    rank_put(ix, RANK_DISK, sp, worth ? by_value(ix, 0, &facts) : worth_nothing);
+    standing.useless = !checkpoint && leads_nowhere_on_disk(ix, sp);
+    rank_put(ix, RANK_DISK, sp, judge(ix, &standing, &facts));
 }
 
 static void update_tiers(struct index *ix, struct span *sp, enum rank_tier first, enum rank_tier last)

@@ -38,6 +38,7 @@
 #define ISOTHERM_CACHESTORE_RANKS_H
 
 #include "cachestore/kinetic.h"
+#include "cachestore/policy/evict.h"
 #include "cachestore/policy/worth.h"
 
 #include <stdbool.h>
@@ -49,16 +50,6 @@ struct span;
 struct account;
 
 enum rank_tier { RANK_DEVICE, RANK_HOST, RANK_DISK, RANK_TIERS };
-/* turn of a node, in the order in which they go. The groups of the device have given them their names. */
-enum rank_turn {
-    RANK_NOTHING, /* worth nothing */
-    RANK_SAFE,    /* by worth, like the next */
-    RANK_UNSAFE,
-    RANK_SAFE_LAST, /* by age, like the next */
-    RANK_UNSAFE_LAST,
-    RANK_WAITING, /* by worth */
-    RANK_WAITING_LAST,
-};
 
 void ranks_open(struct kinetic_heap of_all[RANK_TIERS]);
 void ranks_open_account(struct kinetic_member heads[RANK_TIERS]);

@@ -218,7 +218,7 @@ static void a_checkpoint_that_was_held_for_nothing_is_ranked_again(void **state)
         fake_finish_read(&f, i, TIER_OK);
         struct span *end_of_path = r.q->place;
         uint32_t ordinal = r.q->place_ordinal;
-        assert_int_equal(turn_at(&r, 96), RANK_WAITING_LAST);
+        assert_int_equal(turn_at(&r, 96), EVICT_WAITING_LAST);
         if (closed) {
             run_close(&r);
         } else {
@@ -229,7 +229,7 @@ static void a_checkpoint_that_was_held_for_nothing_is_ranked_again(void **state)
         }
         struct cs_sequence at = {.s = s, .place = end_of_path, .place_ordinal = ordinal};
         struct run there = {.s = s, .q = &at};
-        assert_true(turn_at(&there, 96) < RANK_WAITING_LAST);
+        assert_true(turn_at(&there, 96) < EVICT_WAITING_LAST);
         if (!closed)
             run_close(&r);
         end(s, &f);

@@ -3,6 +3,7 @@
 #include "tests/cachestore/recount.h"
 #include "tests/cachestore/stateful.h"
 
+#include "cachestore/policy/evict.h"
 #include "cachestore/policy/worth.h"
 #include "cachestore/store.h"
 
@@ -412,12 +413,54 @@ static void unused_pages_before_used_ones_make_room(void **state)
     cs_close(s, 0);
 }
 
+/* Durable first, leaves before what rests on them, what waits at the end, and what is held never. */
+static void who_may_leave_and_when(void **state)
+{
+    (void)state;
+    static const struct {
+        struct evict_standing is;
+        enum evict_turn turn;
+    } cases[] = {
+        {{.safe = true}, EVICT_SAFE},
+        {{.safe = false}, EVICT_UNSAFE},
+        {{.waits = true}, EVICT_WAITING},
+        {{.safe = true, .waits = true}, EVICT_SAFE},
+        {{.safe = true, .rested_on = true}, EVICT_SAFE_LAST},
+        {{.rested_on = true}, EVICT_UNSAFE_LAST},
+        {{.waits = true, .rested_on = true}, EVICT_WAITING_LAST},
+        {{.useless = true}, EVICT_NOTHING},
+        {{.useless = true, .rested_on = true, .waits = true}, EVICT_NOTHING},
+        {{.useless = true, .part_of_useful = true}, EVICT_UNSAFE},
+        {{.useless = true, .part_of_useful = true, .waits = true}, EVICT_WAITING},
+        {{.useless = true, .part_of_useful = true, .safe = true}, EVICT_NOTHING},
+        {{.gives_none = true}, EVICT_WAITING_LAST},
+        {{.gives_none = true, .safe = true, .useless = true}, EVICT_WAITING_LAST},
+        {{.held = true}, EVICT_NEVER},
+        {{.held = true, .safe = true, .useless = true}, EVICT_NEVER},
+        {{.held = true, .gives_none = true}, EVICT_NEVER},
+        {{.safe = true, .parents_stay = true}, EVICT_SAFE},
+        {{.safe = true, .parents_stay = true, .rested_on = true}, EVICT_NEVER},
+        {{.useless = true, .parents_stay = true, .rested_on = true}, EVICT_NEVER},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(evict_turn_of(&cases[i].is), cases[i].turn);
+    static const enum evict_turn order[] = {EVICT_NOTHING,      EVICT_SAFE,        EVICT_UNSAFE,
+                                            EVICT_SAFE_LAST,    EVICT_UNSAFE_LAST, EVICT_WAITING,
+                                            EVICT_WAITING_LAST, EVICT_NEVER};
+    static const bool by_worth[] = {false, true, true, false, false, true, false, false};
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        assert_true(i == 0 || order[i] > order[i - 1]);
+        assert_int_equal(evict_by_worth(order[i]), by_worth[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(worth_is_weight_times_time_over_blocks_and_age),
         cmocka_unit_test(the_order_of_two_changes_once_and_not_before_it_is_said),
         cmocka_unit_test(later_tokens_are_worth_what_they_cost_more),
+        cmocka_unit_test(who_may_leave_and_when),
         cmocka_unit_test(what_is_worth_the_same_leaves_by_age),
         cmocka_unit_test(pages_that_nothing_resumes_leave_first),
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
