@@ -135,14 +135,13 @@ static void bench_eviction(struct cs_store *s, double *us, uint32_t n)
         if (cs_sequence_grow(q, (cs_sequence_n_pages(q) + 1) * PAGE_TOKENS) != CS_OK)
             die("grow");
     uint64_t before = stats_of(s).evicted_device_spans;
-    double total = cpu_s(), most = 0;
+    double total = cpu_s();
     for (uint32_t i = 0; i < n; i++) {
         size_t tokens = (cs_sequence_n_pages(q) + SHORT_PAGES) * PAGE_TOKENS;
         double start = wall_s();
         if (cs_sequence_grow(q, tokens) != CS_OK)
             die("nothing could be evicted");
         us[i] = (wall_s() - start) * 1e6;
-        most = us[i] > most ? us[i] : most;
     }
     total = (cpu_s() - total) * 1e6;
     uint64_t victims = stats_of(s).evicted_device_spans - before;
@@ -150,8 +149,8 @@ static void bench_eviction(struct cs_store *s, double *us, uint32_t n)
         die("nothing was evicted");
     cs_sequence_close(q);
     printf("\nEviction: %llu victims, %.2f us of a processor each (target 20); growing by two pages: p50 "
-           "%.2f, p99 %.2f us, the longest %.0f\n",
-           (unsigned long long)victims, total / (double)victims, median(us, n), per_cent(us, n, 0.99), most);
+           "%.2f, p99 %.2f us\n",
+           (unsigned long long)victims, total / (double)victims, median(us, n), per_cent(us, n, 0.99));
 }
 
 /* ---- records on disk, of many tenants ---------------------------------------------------------------- */
@@ -196,7 +195,7 @@ static void bench_disk(uint32_t n_records, uint32_t n_tenants, double *us, uint3
             ix.last_tick += 8 * HOUR_US;
         double all = cpu_s(), most = 0;
         for (uint32_t i = 0; i < n_victims; i++) {
-            double start = wall_s();
+            double start = wall_s(), start_cpu = cpu_s();
             tenant = &tenants[i % n_tenants];
             struct account *account = accounts_find(&ix.accounts, tenant);
             struct span *sp = ranks_victim_locked(&ix, RANK_DISK, k == 1 ? account : NULL);
@@ -206,11 +205,13 @@ static void bench_disk(uint32_t n_records, uint32_t n_tenants, double *us, uint3
             index_set_disk_locked(&ix, sp, SPAN_DISK_NONE);
             index_remove_locked(&ix, sp);
             us[i] = (wall_s() - start) * 1e6;
-            most = us[i] > most ? us[i] : most;
+            double cpu_us = (cpu_s() - start_cpu) * 1e6;
+            most = cpu_us > most ? cpu_us : most;
         }
         all = (cpu_s() - all) * 1e6;
         printf("eviction from disk, %s: %u victims, %.2f us of a processor each (target 20); p50 %.2f, p99 "
-               "%.2f us, the longest %.0f; %u chosen before all that time had changed was worked off\n",
+               "%.2f us, the longest %.0f of a processor; %u chosen before all that time had changed was "
+               "worked off\n",
                whose[k], n_victims, all / n_victims, median(us, n_victims), per_cent(us, n_victims, 0.99),
                most, n_behind);
     }

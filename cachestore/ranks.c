@@ -5,7 +5,8 @@
 #include <float.h>
 #include <stddef.h>
 
-#define NEIGHBOURS_AT_ONCE 4096 /* spans passed on the ways to what is judged anew with a checkpoint */
+#define NEIGHBOURS_AT_ONCE 256  /* that are judged anew when a checkpoint comes or goes */
+#define SPANS_TO_THEM      4096 /* passed on the ways to them */
 #define WORK_A_VICTIM      512  /* nodes that time has put out of order, at most */
 
 /* ---- places ------------------------------------------------------------------------------------------ */
@@ -138,34 +139,42 @@ static void update_checkpoints(struct index *ix, struct span *sp)
         ranks_update_locked(ix, c);
 }
 
+/* How far a walk may still go. */
+struct walk {
+    uint32_t checkpoints, spans;
+};
+
 /* The first checkpoints on all ways down from behind the first `from` pages of the span. */
-static void update_next_deeper(struct index *ix, struct span *sp, uint32_t from, uint32_t *left)
+static void update_next_deeper(struct index *ix, struct span *sp, uint32_t from, struct walk *left)
 {
     struct span *next = NULL;
     for (struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
         if (!c->doomed && c->parent_ordinal >= from && (!next || c->parent_ordinal < next->parent_ordinal))
             next = c;
-    if (next)
+    if (next) {
         ranks_update_locked(ix, next);
+        left->checkpoints--;
+    }
     uint32_t before = next ? next->parent_ordinal : sp->n_pages;
-    for (struct span *child = sp->first_child; child && *left > 0; child = child->next_sibling) {
+    for (struct span *child = sp->first_child; child && left->checkpoints > 0 && left->spans > 0;
+         child = child->next_sibling) {
         if (child->chain == 0 || child->parent_ordinal + 1 < from || child->parent_ordinal >= before)
             continue;
-        --*left;
+        left->spans--;
         update_next_deeper(ix, child, 0, left);
     }
 }
 
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp, uint32_t ordinal)
 {
-    uint32_t old = sp->chain, left = NEIGHBOURS_AT_ONCE;
+    struct walk left = {NEIGHBOURS_AT_ONCE, SPANS_TO_THEM};
+    uint32_t old = sp->chain;
     chain_count(sp, UINT32_MAX, UINT32_MAX);
     ranks_update_locked(ix, sp);
-    if (ix->loading)
-        left = 0;
-    else
+    if (!ix->loading) {
         update_checkpoints(ix, sp);
-    update_next_deeper(ix, sp, ordinal + 1, &left);
+        update_next_deeper(ix, sp, ordinal + 1, &left);
+    }
     for (struct span *parent = sp->parent; parent && sp->chain != old; sp = parent, parent = sp->parent) {
         uint32_t before = ranks_checkpoints_up_to(parent, sp->parent_ordinal), was = parent->chain,
                  was_depth = parent->useful_depth;

@@ -11,8 +11,9 @@
  * memory only needs its pages there, even if they are on disk, for the disk lets go of pages that lead to
  * nothing on it. A checkpoint on the device whose blocks are all in use, by sequences or by other
  * checkpoints, would give no room: it goes at last of the last group, wherever else it is stored. A candidate
- * is judged when what it is worth by changes, when its neighbours on the path come or go (at most 4,096 spans
- * away on all ways down), and again when it is the first. What cs_prefill_cost says counts from then on.
+ * is judged when what it is worth by changes, when its neighbours on the path come or go (at most 256 of them
+ * on all ways down, with no more than 4,096 spans between), and again when it is the first. What
+ * cs_prefill_cost says counts from then on.
  *
  * Spans go from the tail, leaves before spans with something of the tier behind them. On the device they go
  * page by page, and pages in use are passed over: a sequence that computed all of its path anew uses pages
