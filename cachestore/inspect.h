@@ -144,7 +144,8 @@ struct cs_evicted {
  * go, and the purge epoch rises. Pages stay in free chunks until they are written over. A process that has
  * the store open deletes it from every tier: rows go first there, and headers before their chunks are used
  * again. CS_OK; CS_EIO, CS_ENOMEM, CS_EBUSY (of a store in use: some are read or written without end): not
- * all of it is done, and doing it again goes on. After it the inspection can only be closed. */
+ * all of it is done, and doing it again goes on; nothing is done where *out counts nothing. After it the
+ * inspection can only be closed. */
 int cs_inspect_evict(struct cs_inspect *i, int (*wanted)(void *ctx, const struct cs_span_info *span),
                      void *ctx, bool below, struct cs_evicted *out, char *err, size_t err_len);
 

@@ -260,8 +260,10 @@ int cs_inspect_evict(struct cs_inspect *in, int (*wanted)(void *ctx, const struc
     struct store_file raised = in->store;
     raised.purge_epoch++;
     rc = store_file_update(in->dir_fd, &raised, err, err_len);
-    if (rc != CS_OK)
+    if (rc != CS_OK) {
+        memset(out, 0, sizeof *out); /* nothing has been touched */
         goto out;
+    }
     in->store = raised;
     rc = headers_zero(in, goes, err, err_len);
     /* Rows go all the same: nothing is served, and only a rebuild could bring back what could not be zeroed.

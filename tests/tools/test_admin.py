@@ -609,6 +609,12 @@ class Usage(Case):
             self.assertEqual((result.returncode, result.stdout), (2, ""), arguments)
             self.assertIn("Permission denied", result.stderr)
         os.chmod(os.path.join(store, "catalog"), 0o755)
+        os.chmod(store, 0o555)
+        result = subprocess.run([tool, store, "evict", "--all"], capture_output=True, text=True, timeout=120, check=False,
+                                user=65534 if os.geteuid() == 0 else None)
+        self.assertEqual((result.returncode, result.stdout), (2, ""))
+        self.assertIn("nothing is deleted: ", result.stderr)
+        os.chmod(store, 0o755)
         self.assertEqual(len(json.loads(self.run_tool(ADMIN, store, "ls", "--json").stdout)), 7)
 
 

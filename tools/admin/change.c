@@ -69,6 +69,8 @@ int run_evict(struct cs_inspect *in, const struct options *o)
     progress_end();
     if (rc == STOP)
         return say_stopped();
+    if (rc != CS_OK && gone.spans + gone.checkpoints + gone.leftovers == 0)
+        return complain("nothing is deleted: %s", err);
     if (rc != CS_OK)
         return complain("not all of it is deleted, do it again: %s", err);
     if (o->json)
