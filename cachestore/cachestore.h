@@ -94,6 +94,18 @@ enum cs_io_engine {
     CS_IO_PREAD, /* a small pool of threads */
 };
 
+/* What the machine, and the control groups (versions 1 and 2) of this process, let it use of its memory. */
+struct cs_memory {
+    uint64_t available_bytes; /* now */
+    bool limited_by_cgroup;
+    uint64_t all_bytes; /* what there is, used or not */
+};
+/* Reads some small files of the system. */
+struct cs_memory cs_memory_available(void);
+/* Of a hundred available bytes, the most that a host tier takes. An arena in host memory is its owner's to
+ * bound: it is all that sequences have, so the store does not make it smaller than it was asked for. */
+#define CS_HOST_PER_100 80
+
 struct cs_config {
     /* Geometry. A page holds page_tokens tokens in page_bytes bytes; its stride in the arena and on disk is
      * page_bytes rounded up to 4096. */
@@ -114,9 +126,10 @@ struct cs_config {
 
     /* Budgets in bytes, enforced at all times. */
     uint64_t arena_bytes; /* at least one page */
-    uint64_t host_bytes;  /* host tier, with a device only; over a disk at least what a few spans and two
-                             checkpoints take: what is read and written passes through it, and a restore from
-                             disk brings no more than it holds */
+    uint64_t host_bytes;  /* host tier, with a device only; no more than CS_HOST_PER_100 of what
+                             cs_memory_available says at open is taken, and the log says so; over a disk at
+                             least what a few spans and two  checkpoints take: what is read and written passes
+                             through it, and a restore from  disk brings no more than it holds */
     uint64_t index_bytes; /* spans, token ids, notes; 0: arena_bytes / 64, at least 16 MiB, plus the same of
                              host_bytes and disk_bytes */
     const char *disk_dir; /* NULL: no disk tier */

@@ -7,6 +7,7 @@
 #include "cachestore/control.h"
 #include "cachestore/key.h"
 #include "cachestore/log.h"
+#include "cachestore/memory.h"
 #include "formats/record.h"
 
 #include <errno.h>
@@ -257,6 +258,19 @@ static uint64_t host_blocks_least(const struct cs_store *s, const struct cs_conf
     return (uint64_t)HOST_LEAST_SPANS * s->span_pages + 2 * checkpoint_blocks_most(c);
 }
 
+/* What the kernel would take back by ending the process is not promised to anybody. */
+static void cap_host(struct cs_store *s, struct cs_config *c)
+{
+    uint64_t asked = c->host_bytes;
+    c->host_bytes = memory_host_most(asked);
+    if (c->host_bytes < asked)
+        store_log(
+            s, CS_LOG_WARN,
+            "prefix cache: a host tier of %llu bytes, not %llu: the machine or its control group has no "
+            "more",
+            (unsigned long long)c->host_bytes, (unsigned long long)asked);
+}
+
 /* The blocks of the host tier. */
 static int open_host(struct cs_store *s, const struct cs_config *c)
 {
@@ -355,10 +369,12 @@ static int open_disk(struct cs_store *s, const struct cs_config *c, char *err, s
     return rc;
 }
 
-int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct cs_store **out, char *err,
-               size_t err_len)
+int store_open(const struct cs_config *asked, const struct tier_vtable *tier, struct cs_store **out,
+               char *err, size_t err_len)
 {
     *out = NULL;
+    struct cs_config config = *asked;
+    const struct cs_config *c = &config;
     int rc = check_config(c, err, err_len);
     if (rc != CS_OK)
         return rc;
@@ -395,6 +411,8 @@ int store_open(const struct cs_config *c, const struct tier_vtable *tier, struct
     s->log = c->log;
     s->log_ctx = c->log_ctx;
     s->tier = tier;
+    if (config.host_bytes > 0)
+        cap_host(s, &config);
     uint64_t index_bytes = c->index_bytes;
     if (index_bytes == 0) {
         index_bytes = c->arena_bytes / INDEX_SHARE;

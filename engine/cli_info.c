@@ -80,7 +80,7 @@ static void print_cache(const struct cli_options *o, const struct eng_model_desc
     uint64_t arena = kv_bytes > live ? kv_bytes - live : 0;
     uint64_t tokens = sizing_tokens(&s, arena / stride);
     uint64_t checkpoint = sizing_checkpoint_blocks(&s, stride);
-    struct sizing_memory memory = sizing_memory_available();
+    struct cs_memory memory = cs_memory_available();
 
     printf("context        %u trained · %u used%s\n", d->context_trained, context,
            context > d->context_trained ? " (beyond the trained length)" : "");

@@ -189,7 +189,7 @@ static int size_cache(struct eng_engine *e, const struct eng_config *c, uint64_t
 static int check_memory(struct eng_engine *e, const struct eng_config *c, uint64_t arena_bytes, char *err,
                         size_t err_len)
 {
-    struct sizing_memory memory = sizing_memory_available();
+    struct cs_memory memory = cs_memory_available();
     char a[32];
     char b[32];
     const char *whose = memory.limited_by_cgroup ? "this control group" : "this machine";
@@ -217,7 +217,7 @@ static int open_device(struct eng_engine *e, const struct eng_config *c, struct 
     if (rc != ENG_OK)
         return rc;
     const char *reason;
-    struct sizing_memory memory = sizing_memory_available();
+    struct cs_memory memory = cs_memory_available();
     config->device = discrete_device(e->discrete);
     config->host_bytes = sizing_host_bytes(&memory, c->prefix_cache_bytes, config->arena_bytes, &reason);
     char a[32];

@@ -1,137 +1,14 @@
-/*
- * What this process may use of the machine, memory and CPUs, as its control groups allow, and how large the
- * KV cache becomes by default.
- *
- * Version 2 groups are walked from the process's own up to the root, version 1 is asked at the place where
- * containers have it. A file that is not there does not limit anything. Any thread.
- */
+/* CPUs that this process may use, and how large the KV cache becomes by default. Any thread. */
 #include "engine/runtime/sizing.h"
 #include "kernels/kernels.h"
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#define CGROUP_ROOT                "/sys/fs/cgroup"
+#define CPU_MAX                    "/sys/fs/cgroup/cpu.max"
 #define CONCURRENCY_MEMORY_PER_100 50 /* the most of available memory, when concurrency decides */
 #define MEMORY_PER_100             80
-
-/* First line of a small file, without its newline. */
-static bool read_line(const char *path, char *line, size_t len)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    bool ok = fgets(line, (int)len, f) != NULL;
-    fclose(f);
-    if (ok)
-        line[strcspn(line, "\n")] = '\0';
-    return ok;
-}
-
-static bool parse_u64(const char *text, uint64_t *out)
-{
-    char *end;
-    if (*text < '0' || *text > '9')
-        return false; /* "max" */
-    *out = strtoull(text, &end, 10);
-    return end != text;
-}
-
-/* Value of "NAME value" in a file of such lines (memory.stat, /proc/meminfo); 0 when it is not there. */
-static uint64_t read_field(const char *path, const char *name)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return 0;
-    char line[256];
-    uint64_t value = 0;
-    size_t len = strlen(name);
-    while (fgets(line, sizeof line, f)) {
-        if (strncmp(line, name, len) == 0 && (line[len] == ' ' || line[len] == ':')) {
-            const char *p = line + len + 1;
-            p += strspn(p, " \t");
-            if (!parse_u64(p, &value))
-                value = 0;
-            break;
-        }
-    }
-    fclose(f);
-    return value;
-}
-
-/* Limit minus use of one group; file cache that nobody maps can be taken back. UINT64_MAX: no limit. *all
- * becomes no more than the limit. */
-static uint64_t group_available(const char *dir, const char *limit_name, const char *use_name, uint64_t *all)
-{
-    char path[512];
-    char line[64];
-    uint64_t limit;
-    uint64_t use;
-    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
-    if (!read_line(path, line, sizeof line) || !parse_u64(line, &limit))
-        return UINT64_MAX;
-    *all = limit < *all ? limit : *all;
-    snprintf(path, sizeof path, "%s/%s", dir, use_name);
-    if (!read_line(path, line, sizeof line) || !parse_u64(line, &use))
-        return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/memory.stat", dir);
-    uint64_t reclaimable = read_field(path, "inactive_file");
-    use = use > reclaimable ? use - reclaimable : 0;
-    return limit > use ? limit - use : 0;
-}
-
-/* Path of this process in the version 2 hierarchy, "" for its root. */
-static void own_group(char *path, size_t len)
-{
-    char line[400];
-    path[0] = '\0';
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (!f)
-        return;
-    while (fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, "0::/", 4) == 0 && line[4] != '\0')
-            snprintf(path, len, "%s", line + 3);
-    }
-    fclose(f);
-}
-
-struct sizing_memory sizing_memory_in(const char *cgroup_root, const char *own)
-{
-    uint64_t machine = read_field("/proc/meminfo", "MemAvailable") * 1024;
-    if (machine == 0) {
-        long pages = sysconf(_SC_AVPHYS_PAGES);
-        machine = pages > 0 ? (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-    }
-    long total = sysconf(_SC_PHYS_PAGES);
-    uint64_t all = total > 0 ? (uint64_t)total * (uint64_t)sysconf(_SC_PAGESIZE) : UINT64_MAX;
-    char dir[512];
-    char group[400];
-    snprintf(dir, sizeof dir, "%s/memory", cgroup_root);
-    uint64_t least = group_available(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", &all);
-    snprintf(group, sizeof group, "%s", own);
-    for (;;) {
-        snprintf(dir, sizeof dir, "%.*s%s", (int)(sizeof dir - sizeof group), cgroup_root, group);
-        uint64_t here = group_available(dir, "memory.max", "memory.current", &all);
-        least = here < least ? here : least;
-        char *slash = strrchr(group, '/');
-        if (!slash)
-            break;
-        *slash = '\0';
-    }
-    return (struct sizing_memory){.available_bytes = least < machine ? least : machine,
-                                  .limited_by_cgroup = least < machine,
-                                  .all_bytes = all};
-}
-
-struct sizing_memory sizing_memory_available(void)
-{
-    char group[400];
-    own_group(group, sizeof group);
-    return sizing_memory_in(CGROUP_ROOT, group);
-}
 
 unsigned sizing_cpus(void)
 {
@@ -141,15 +18,16 @@ unsigned sizing_cpus(void)
         n = (unsigned)CPU_COUNT(&set);
     else if (sysconf(_SC_NPROCESSORS_ONLN) > 0)
         n = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
-    char line[64];
+    FILE *f = fopen(CPU_MAX, "re");
     uint64_t quota;
     uint64_t period;
-    if (read_line(CGROUP_ROOT "/cpu.max", line, sizeof line) && parse_u64(line, &quota) &&
-        strchr(line, ' ') && parse_u64(strchr(line, ' ') + 1, &period) && period > 0) {
-        uint64_t whole = (quota + period - 1) / period;
+    if (f && fscanf(f, "%" SCNu64 " %" SCNu64, &quota, &period) == 2 && period > 0) { /* or "max" */
+        uint64_t whole = quota / period + (quota % period != 0);
         if (whole > 0 && whole < n)
             n = (unsigned)whole;
     }
+    if (f)
+        fclose(f);
     return n > 0 ? n : 1;
 }
 
@@ -213,7 +91,7 @@ uint64_t sizing_tokens(const struct eng_state_desc *s, uint64_t blocks)
     return low * KN_PAGE_TOKENS;
 }
 
-static const char *limiting_name(const struct sizing_memory *memory)
+static const char *limiting_name(const struct cs_memory *memory)
 {
     return memory->limited_by_cgroup ? "limited by the control group's memory" : "limited by memory";
 }
@@ -221,7 +99,7 @@ static const char *limiting_name(const struct sizing_memory *memory)
 uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng_kv_limit limit,
                          uint64_t reserved_bytes, const char **reason)
 {
-    struct sizing_memory memory = sizing_memory_available();
+    struct cs_memory memory = cs_memory_available();
     uint64_t wanted = sequence_bytes > UINT64_MAX / concurrency ? UINT64_MAX : sequence_bytes * concurrency;
     uint64_t free_bytes =
         memory.available_bytes > reserved_bytes ? memory.available_bytes - reserved_bytes : 0;
@@ -234,10 +112,10 @@ uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng
     return most;
 }
 
-uint64_t sizing_host_bytes(const struct sizing_memory *memory, uint64_t asked, uint64_t reserved_bytes,
+uint64_t sizing_host_bytes(const struct cs_memory *memory, uint64_t asked, uint64_t reserved_bytes,
                            const char **reason)
 {
-    uint64_t most = memory->available_bytes / 100 * MEMORY_PER_100;
+    uint64_t most = memory->available_bytes / 100 * CS_HOST_PER_100;
     most = most > reserved_bytes ? most - reserved_bytes : 0;
     *reason = asked <= most ? "as asked" : limiting_name(memory);
     return asked < most ? asked : most;

@@ -1,17 +1,9 @@
-/* What the machine lets this process use, and the sizes that follow from it. Any thread. */
+/* Sizes that follow from what the machine lets this process use. Any thread. */
 #ifndef ISOTHERM_ENGINE_RUNTIME_SIZING_H
 #define ISOTHERM_ENGINE_RUNTIME_SIZING_H
 
 #include "engine/runtime/runtime.h"
 
-struct sizing_memory {
-    uint64_t available_bytes; /* of this machine and this control group, now */
-    bool limited_by_cgroup;
-    uint64_t all_bytes; /* what there is, used or not */
-};
-struct sizing_memory sizing_memory_available(void);
-/* The same by control groups mounted elsewhere; own: this process's group below the root, "" for the root. */
-struct sizing_memory sizing_memory_in(const char *cgroup_root, const char *own);
 unsigned sizing_cpus(void); /* CPUs this process may use, at least 1 */
 
 /* What a sequence takes of the arena, in blocks of `stride` bytes, and beside it. */
@@ -36,7 +28,7 @@ uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng
 
 /* Bytes of a host tier: what was asked for, but no more than four fifths of the memory that is available
  * beside reserved_bytes. */
-uint64_t sizing_host_bytes(const struct sizing_memory *memory, uint64_t asked, uint64_t reserved_bytes,
+uint64_t sizing_host_bytes(const struct cs_memory *memory, uint64_t asked, uint64_t reserved_bytes,
                            const char **reason);
 
 #define SIZING_CONCURRENCY_DEFAULT 16

@@ -1,6 +1,5 @@
 /* Default sizes: by concurrency while that fits, else by the memory this process may use. */
 #include "engine/runtime/sizing.h"
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,7 +15,7 @@ static void what_is_available_is_at_most_the_machine(void **state)
 {
     (void)state;
     uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    struct sizing_memory m = sizing_memory_available();
+    struct cs_memory m = cs_memory_available();
     assert_true(m.available_bytes > 0 && m.available_bytes <= m.all_bytes && m.all_bytes <= machine);
     assert_in_range(sizing_cpus(), 1, sysconf(_SC_NPROCESSORS_CONF));
 }
@@ -64,7 +62,7 @@ static void a_host_tier_is_what_was_asked_for_while_memory_lasts(void **state)
 {
     (void)state;
     const char *reason = NULL;
-    struct sizing_memory memory = {.available_bytes = 1000 << 20, .all_bytes = UINT64_C(2000) << 20};
+    struct cs_memory memory = {.available_bytes = 1000 << 20, .all_bytes = UINT64_C(2000) << 20};
     assert_int_equal(sizing_host_bytes(&memory, 1 << 20, 0, &reason), 1 << 20);
     assert_string_equal(reason, "as asked");
     assert_int_equal(sizing_host_bytes(&memory, UINT64_MAX, 0, &reason), (1000 << 20) / 100 * 80);
@@ -74,68 +72,6 @@ static void a_host_tier_is_what_was_asked_for_while_memory_lasts(void **state)
                      (1000 << 20) / 100 * 80 - (100 << 20));
     assert_string_equal(reason, "limited by the control group's memory");
     assert_int_equal(sizing_host_bytes(&memory, 1 << 20, UINT64_MAX, &reason), 0);
-}
-
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    return remove(path);
-}
-
-static void put(const char *folder, const char *name, const char *text)
-{
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
-
-static void folder_in(char path[512], const char *root, const char *name)
-{
-    snprintf(path, 512, "%s%s", root, name);
-    assert_int_equal(mkdir(path, 0700), 0);
-}
-
-/* Files as the kernel has them, in a folder: 64 MiB in the group above, of which 32 are used, 16 of those by
- * file cache that can go. */
-static void the_control_group_caps_it_wherever_its_limit_is(void **state)
-{
-    (void)state;
-    char root[] = "/tmp/isotherm-sizing-XXXXXX";
-    char above[512];
-    char own[512];
-    char old[512];
-    assert_non_null(mkdtemp(root));
-    struct sizing_memory all = sizing_memory_in(root, "/above/own"); /* no groups */
-    assert_false(all.limited_by_cgroup);
-    folder_in(above, root, "/above");
-    folder_in(own, root, "/above/own");
-    put(own, "memory.max", "max\n");
-    put(own, "memory.current", "33554432\n");
-    assert_false(sizing_memory_in(root, "/above/own").limited_by_cgroup);
-    put(above, "memory.max", "67108864\n");
-    put(above, "memory.current", "33554432\n");
-    put(above, "memory.stat", "anon 16777216\ninactive_file 16777216\n");
-    struct sizing_memory m = sizing_memory_in(root, "/above/own");
-    assert_true(m.limited_by_cgroup);
-    assert_int_equal(m.available_bytes, 48 << 20);
-    assert_int_equal(m.all_bytes, 64 << 20);
-    assert_false(sizing_memory_in(root, "").limited_by_cgroup);
-    put(own, "memory.max", "1048576\n"); /* the least counts, and less than is used leaves nothing */
-    m = sizing_memory_in(root, "/above/own");
-    assert_int_equal(m.available_bytes, 0);
-    assert_int_equal(m.all_bytes, 1 << 20);
-    folder_in(old, root, "/memory"); /* version 1 */
-    put(old, "memory.limit_in_bytes", "67108864\n");
-    put(old, "memory.usage_in_bytes", "16777216\n");
-    m = sizing_memory_in(root, "");
-    assert_int_equal(m.available_bytes, 48 << 20);
-    assert_int_equal(m.all_bytes, 64 << 20);
-    assert_int_equal(nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 static void sizes_are_written_for_people(void **state)
@@ -154,7 +90,6 @@ int main(void)
         cmocka_unit_test(concurrency_decides_while_it_fits),
         cmocka_unit_test(windows_and_state_are_part_of_a_context),
         cmocka_unit_test(a_host_tier_is_what_was_asked_for_while_memory_lasts),
-        cmocka_unit_test(the_control_group_caps_it_wherever_its_limit_is),
         cmocka_unit_test(sizes_are_written_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
