@@ -203,11 +203,13 @@ static size_t thin_path(struct cs_sequence *q, struct span *at, uint32_t ordinal
                 points[i].kind = CS_BOUNDARY_SYSTEM;
         }
         placement_thin(points, n, s->checkpoints_a_path);
-        for (size_t i = 0; i < n; i++)
-            if (!points[i].kept) {
-                thin_out(s, points[i].item);
+        for (size_t i = 0; i < n; i++) {
+            struct span *c = points[i].item;
+            if (!points[i].kept && !c->kept) { /* a pin ends with who pinned it */
+                thin_out(s, c);
                 n_thinned++;
             }
+        }
     }
     free(points);
     return n_thinned;
@@ -239,7 +241,7 @@ static void give_up_new(struct cs_sequence *q, uint64_t tick)
     n = points ? placement_sort(points, n) : 0;
     for (size_t i = n; i-- > 0;) {
         struct span *c = points[i].item;
-        if (c->last_used == tick && i + 1 + ranks_chain_behind(c) > s->checkpoints_a_path)
+        if (!c->kept && c->last_used == tick && i + 1 + ranks_chain_behind(c) > s->checkpoints_a_path)
             thin_out(s, c);
     }
     free(points);

@@ -234,7 +234,7 @@ void host_pump_locked(struct cs_store *s)
             else
                 room_count_quota_drop_locked(s, sp->account);
             writeback_cancel_locked(s, sp);
-            room_settle_span_locked(s, sp);
+            room_settle_and_trim_locked(s, sp);
         }
     }
     if (n > 0)

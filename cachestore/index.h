@@ -86,9 +86,10 @@ struct span {
     enum span_kind kind;
     enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
     bool doomed;
-    bool kept;      /* pinned by its owner: leaves disk and index for no other's sake; only while durable */
-    bool kept_path; /* ... or something below it is; used while rows are linked */
-    bool held_back; /* would have gone to lower tiers, but the store drains; or it does no more */
+    bool kept;        /* pinned by its owner: leaves disk and index for no other's sake; only while durable */
+    bool kept_path;   /* ... or something below it is; used while rows are linked */
+    bool held_back;   /* would have gone to lower tiers, but the store drains; or it does no more */
+    bool left_behind; /* was on its way to disk, and what leads to it was not there; goes on behind that */
     enum span_disk disk;
     enum cs_miss lost;     /* why missing pages are missing */
     bool drop_counted;     /* already in dropped_undurable */

@@ -180,6 +180,22 @@ static void keep_device_quota(struct cs_store *s, struct account *a, uint64_t mo
     }
 }
 
+/* At most n pages of the next to leave; of who has more than its quota what is too much, for the rest of it
+ * is its share, and others may have borrowed more. What waits no longer with them was borrowed, too. */
+static void evict_for_others(struct cs_store *s, struct span *sp, uint64_t n)
+{
+    struct account *a = sp->account;
+    uint64_t excess = quota_excess(a->used[RANK_DEVICE], 0, a->limit[RANK_DEVICE]),
+             borrowed = (excess + s->stride - 1) / s->stride;
+    bool waits = index_waits_on_device(&s->index, sp);
+    a->n_sequences++; /* it outlives its last record */
+    evict_from_device(s, sp, borrowed > 0 && borrowed < n ? borrowed : n, CS_GONE_EVICTED);
+    if (waits) /* the device's alone: the caller may be about to read from a lower tier */
+        keep_device_quota(s, a, 0, false, most_for_quota(s, 0));
+    a->n_sequences--;
+    index_account_settle_locked(&s->index, a);
+}
+
 int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *account)
 {
     if (n > (uint64_t)s->arena.n_free + s->arena.n_cached)
@@ -193,7 +209,7 @@ int room_for_pages_locked(struct cs_store *s, uint64_t n, struct account *accoun
                 s->tier->kick(s->disk);
             return CS_EFULL;
         }
-        evict_from_device(s, victim, n - s->arena.n_free, CS_GONE_EVICTED);
+        evict_for_others(s, victim, n - s->arena.n_free);
     }
     return CS_OK;
 }

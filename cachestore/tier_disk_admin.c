@@ -87,6 +87,21 @@ void tier_disk_purge(struct tier_disk *t, struct record_id id)
     tier_disk_delete(t, id);
 }
 
+/* The row of a record that is gone may come back in a power cut until something behind it is synced. */
+static int bury(struct tier_disk *t, struct record_id id)
+{
+    struct row_op *op = calloc(1, sizeof *op);
+    if (op == NULL)
+        return CS_ENOMEM;
+    op->owner = op->id = id;
+    op->pin = op->erased = true;
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->asked, 1);
+    t->in_kick = true;
+    tier_row_push(t, op);
+    return CS_OK;
+}
+
 int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_place *place,
                     uint32_t header_bytes)
 {
@@ -98,7 +113,7 @@ int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_
         return CS_EBUSY;
     if (rec != NULL) {
         tier_disk_purge(t, id);
-        return CS_OK;
+        return bury(t, id);
     }
     if (header_bytes == 0 || header_bytes > t->chunk_bytes || header_bytes % FMT_RECORD_ALIGN != 0)
         return CS_EINVAL;
@@ -113,7 +128,7 @@ int tier_disk_erase(struct tier_disk *t, struct record_id id, const struct tier_
     t->in_erases = e;
     atomic_fetch_add(&t->asked, 1);
     tier_unlock_and_wake(t);
-    return CS_OK;
+    return bury(t, id);
 }
 
 int tier_disk_pin(struct tier_disk *t, struct record_id id, bool pinned)

@@ -99,7 +99,7 @@ static void group_commit(struct tier_disk *t, struct group *g)
             catalog_delete_notes_of(c, rec->id);
     }
     unsigned rows = catalog_batch_rows(c);
-    g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL);
+    g->result = rows == 0 ? CS_OK : catalog_commit(c, g->writes != NULL || g->rows != NULL || g->for_good);
     if (rows > 0 && g->result == CS_OK) {
         atomic_fetch_add(&t->stats.catalog_batches, 1);
         atomic_fetch_add(&t->stats.catalog_rows, rows);

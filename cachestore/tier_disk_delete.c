@@ -1,7 +1,8 @@
 /*
  * Deletes of the disk tier, on the I/O thread: what one means depends on how far its record has come; rows go
  * in batches of their own, one under way at a time. A record's chunks are free when the batch with its row
- * has returned and no read of it is in flight. A batch that failed is tried again.
+ * has returned and no read of it is in flight. A batch that failed is tried again. It is synced where a
+ * record is deleted for good, for a power cut would bring its row back.
  */
 #include "cachestore/tier_disk_impl.h"
 
@@ -36,6 +37,14 @@ void tier_delete_take(struct tier_disk *t, struct disk_record *rec)
     }
 }
 
+static bool is_for_good(struct tier_disk *t, const struct disk_record *rec)
+{
+    pthread_mutex_lock(&t->lock);
+    bool purge = rec->purge;
+    pthread_mutex_unlock(&t->lock);
+    return purge;
+}
+
 void tier_deletes_send(struct tier_disk *t)
 {
     if (t->deleting || t->row_deletes == NULL || (t->deletes_at_ms > 0 && tier_now_ms() < t->deletes_at_ms))
@@ -43,6 +52,8 @@ void tier_deletes_send(struct tier_disk *t)
     struct group *g = &t->delete_group;
     *g = (struct group){.t = t, .deletes = t->row_deletes};
     t->row_deletes = NULL;
+    for (struct disk_record *rec = g->deletes; rec != NULL; rec = rec->list_next)
+        g->for_good = g->for_good || is_for_good(t, rec);
     t->deleting = true;
     tier_group_send(t, g);
 }
@@ -54,7 +65,8 @@ void tier_deletes_end(struct tier_disk *t, struct group *g)
     t->deletes_at_ms = g->result == CS_OK ? 0 : tier_now_ms() + TIER_RETRY_MS;
     while ((rec = g->deletes) != NULL) {
         g->deletes = rec->list_next;
-        if (g->result == CS_OK) {
+        bool again = !g->for_good && !t->closing && is_for_good(t, rec); /* since: that has to be synced */
+        if (g->result == CS_OK && !again) {
             atomic_fetch_sub(tier_record_counter(t, rec), 1);
             rec->state = REC_GONE;
             if (rec->readers == 0)

@@ -97,7 +97,8 @@ struct row_op {
     struct record_id owner, id;
     void *value; /* NULL: delete */
     size_t len;
-    bool pin; /* it is the owner's pin, and no notes */
+    bool pin;    /* it is the owner's pin, and no notes */
+    bool erased; /* ... who is gone, and with this batch for good */
 };
 
 struct touch {
@@ -117,7 +118,8 @@ struct group {
     struct io_op *syncs;
     uint32_t syncs_left;
     bool sync_failed;
-    int result; /* the commit's; CS_EFULL: it was not tried */
+    bool for_good; /* of deletes: the batch is synced */
+    int result;    /* the commit's; CS_EFULL: it was not tried */
 };
 
 /* Whether rows can be written: by what the catalogue thread saw last. */

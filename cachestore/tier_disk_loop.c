@@ -260,7 +260,7 @@ void tier_sync_failed(struct tier_disk *t)
 static void rows_of_deleted_drop(struct tier_disk *t, struct group *g)
 {
     for (struct row_op **at = &g->rows, *row; (row = *at) != NULL;) {
-        if (row->quota) {
+        if (row->quota || row->erased) {
             at = &row->next;
             continue;
         }

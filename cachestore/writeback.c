@@ -117,6 +117,7 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
 {
     if (sp->disk != SPAN_DISK_NONE || sp->doomed)
         return;
+    sp->left_behind = false;
     if (s->index.host && !index_is_on_host(sp)) {
         if (!index_is_whole(sp) || sp->n_pages > s->host.n_pages || s->closing)
             return;
@@ -206,10 +207,12 @@ static void span_written(struct cs_store *s, struct span *sp)
     if (!s->draining)
         notes_store_locked(s->tier, s->disk, sp); /* what came while it was being written */
     /* Children that could not be written while their parent was not on disk. */
-    for (struct span *child = sp->first_child; child; child = child->next_sibling)
-        writeback_enqueue_locked(s, child);
-    for (struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
-        writeback_enqueue_locked(s, c);
+    for (int kind = 0; kind < 2; kind++)
+        for (struct span *c = kind ? sp->first_checkpoint : sp->first_child; c; c = c->next_sibling)
+            if (c->left_behind)
+                enqueue(s, c, false); /* also while the store drains */
+            else
+                writeback_enqueue_locked(s, c);
 }
 
 static void pump(struct cs_store *s);
@@ -311,11 +314,14 @@ static bool can_be_led_to(const struct cs_store *s, const struct span *sp)
     return true;
 }
 
-/* It is not written now, nor does it come back in this pass with what hangs on it. */
+/* It is not written now, nor does it come back in this pass with what hangs on it. What was above a quota
+ * only for as long as it waited goes, and what led to it. */
 static void refuse(struct cs_store *s, struct span *sp, uint32_t pass)
 {
+    struct account *account = sp->account;
     sp->refused_pass = pass;
     writeback_cancel_locked(s, sp);
+    room_trim_locked(s, account);
 }
 
 /* Each span is looked at as often as its parents are brought before it. One tenant's that must wait for room
@@ -330,6 +336,7 @@ static void pump(struct cs_store *s)
         if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
             if (parent->refused_pass == pass || !can_be_led_to(s, sp)) {
                 /* It comes back when its parent is on disk, or with its path's next publish. */
+                sp->left_behind = true;
                 refuse(s, sp, pass);
                 continue;
             }
@@ -353,7 +360,6 @@ static void pump(struct cs_store *s)
             }
             room_count_quota_drop_locked(s, account);
             refuse(s, sp, pass);
-            room_trim_locked(s, account);
             continue;
         }
         if (room == ROOM_NONE) {
