@@ -107,7 +107,8 @@ int __wrap_openat(int dir, const char *path, int flags, ...)
 int __wrap_close(int fd);
 int __wrap_close(int fd)
 {
-    fs_of(fd)->used = false;
+    if (!sockets_close(fd))
+        fs_of(fd)->used = false;
     return 0;
 }
 
@@ -201,7 +202,7 @@ static int describe(const struct node *f, struct stat *out)
     uint64_t n = 0;
     for (uint32_t i = 0; i < f->n_sectors_used; i++)
         n += f->held[i] != HELD_HOLE;
-    *out = (struct stat){.st_mode = S_IFREG | 0600,
+    *out = (struct stat){.st_mode = (f->is_socket ? S_IFSOCK : S_IFREG) | 0600,
                          .st_size = (off_t)f->bytes,
                          .st_blocks = (blkcnt_t)(n * (SECTOR / 512)),
                          .st_nlink = 1};

@@ -21,6 +21,7 @@
 #include "cachestore/tier_disk_impl.h"
 #include "tests/cachestore/recount.h"
 #include "tests/sim/engine.h"
+#include "tests/sim/tenants.h"
 
 struct record records[N_RECORDS];
 uint64_t records_acknowledged;
@@ -32,7 +33,7 @@ struct page *pages_by_key[N_BUCKETS];
 
 const struct cs_config *checker_config;
 static struct cs_store *store;
-bool checker_opening, checker_is_offline, checker_is_purging, checker_rebuilt;
+bool checker_opening, checker_is_offline, checker_is_purging, checker_rebuilt, checker_rebuilding;
 static bool serving, ended_cleanly, expects;
 
 /* ---- records ----------------------------------------------------------------------------------------- */
@@ -55,6 +56,7 @@ struct record *record_add(const struct span_record *s, uint32_t page_tokens)
     *r = (struct record){.id = s->id,
                          .checkpoint = s->kind == RECORD_CHECKPOINT,
                          .fingerprint = checker_config->fingerprint[0],
+                         .tenant = s->tenant,
                          .key = s->key,
                          .parent = s->parent,
                          .loaded = true};
@@ -131,6 +133,8 @@ void checker_begin(const struct cs_config *c)
     checker_config = c;
     store = NULL;
     checker_opening = true;
+    checker_rebuilding = false;
+    tenants_begin(c);
     serving = checker_is_offline = expects = false;
     for (uint32_t i = 0; i < n_records; i++) {
         records[i].loaded = records[i].failed = false;
@@ -164,13 +168,28 @@ static void note_husks(struct cs_store *s)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Pins are as many rows; what is let go of at open for want of room is no pin any more. */
+static void find_pins(const struct cs_store *s)
+{
+    for (uint32_t i = 0; i < n_records; i++)
+        records[i].pinned = false;
+    for (uint64_t b = 0; b <= s->index.bucket_mask; b++)
+        for (const struct span *sp = s->index.buckets[b]; sp != NULL; sp = sp->hash_next) {
+            struct record *r = sp->kept ? record_find(sp->id) : NULL;
+            if (r != NULL)
+                r->pinned = true;
+        }
+}
+
 void checker_opened(struct cs_store *s, bool disk_on)
 {
     store = s;
     checker_opening = false;
+    tenants_opened(s, disk_on, !checker_rebuilding);
     serving = expects = disk_on;
     if (!disk_on)
         return;
+    find_pins(s);
     for (uint32_t i = 0; i < n_records; i++) {
         struct record *r = &records[i];
         if (r->state != RECORD_DURABLE || r->foreign || r->doubtful || r->loaded || !record_is_intact(r))
@@ -185,11 +204,13 @@ void checker_opened(struct cs_store *s, bool disk_on)
 
 void checker_closing(void)
 {
+    store = NULL;
     serving = false;
 }
 
 void checker_ended(bool power)
 {
+    tenants_ended();
     ended_cleanly = !power && !checker_opening && !serving && !checker_is_offline;
     store = NULL;
     for (uint32_t i = 0; i < n_records; i++) {
@@ -201,6 +222,28 @@ void checker_ended(bool power)
         r->foreign = true; /* until somebody opens with its fingerprint */
     }
     checker_opening = serving = checker_is_offline = false;
+}
+
+struct cs_store *checker_store(void)
+{
+    return store;
+}
+
+bool checker_serves(const struct cs_store *s)
+{
+    return s != NULL && s == store;
+}
+
+uint64_t checker_tenant_bytes(const struct cs_tenant *tenant)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < n_records; i++) {
+        const struct record *r = &records[i];
+        bool there = r->state == RECORD_WRITING ? !r->doubtful : r->state == RECORD_DURABLE && !r->failed;
+        if (there && r->loaded && !r->foreign && memcmp(&r->tenant, tenant, sizeof *tenant) == 0)
+            n += r->bytes;
+    }
+    return n;
 }
 
 /* ---- look-ups ---------------------------------------------------------------------------------------- */
@@ -264,11 +307,14 @@ void checker_settled(const struct turn *t, struct expectation before, struct exp
     SIM_SAY("path %u: %u of %u tokens found, %u reused, at least %u expected: %s", t->path,
             reuse->tokens_matched, t->n_prompt, cs_reuse_tokens(reuse), least * t->g->page_tokens,
             cs_miss_name(reuse->miss));
+    if (store != NULL)
+        tenants_found(store, t, matched);
     sim_note((uint64_t)reused << 32 ^ matched << 8 ^ reuse->miss);
     sim_count(COUNT_lookups, 1);
     sim_count(COUNT_pages_looked_up, t->n_prompt > 0 ? (t->n_prompt - 1) / t->g->page_tokens : 0);
     sim_count(COUNT_pages_expected, least);
     sim_count(COUNT_pages_served, reused);
+    sim_count(COUNT_pages_served_over_host, checker_config->host_bytes > 0 ? reused : 0);
     sim_count(COUNT_pages_from_disk, reuse->tokens_disk / t->g->page_tokens);
     sim_count(COUNT_pages_from_host, reuse->tokens_host / t->g->page_tokens);
     sim_count(COUNT_states_served, stateful && reused > 0);
@@ -311,16 +357,6 @@ static void check_records(const struct cs_store *s)
                  (unsigned long long)used);
 }
 
-/* Memory of records that are being deleted: it counts as free already, and will be in a moment. */
-static uint64_t deleted_bytes(const struct cs_store *s)
-{
-    uint64_t n = 0;
-    for (size_t i = 0; s->disk != NULL && i < s->disk->table_size; i++)
-        for (const struct disk_record *rec = s->disk->table[i]; rec != NULL; rec = rec->table_next)
-            n += atomic_load(&rec->deleted);
-    return n * TIER_DISK_RECORD_BYTES;
-}
-
 void checker_balance(struct cs_store *s, bool idle)
 {
     struct cs_stats st;
@@ -336,7 +372,7 @@ void checker_balance(struct cs_store *s, bool idle)
                  (unsigned long long)st.hits_full, (unsigned long long)st.hits_partial);
     if (st.pages_total != st.pages_free + st.pages_live + st.pages_cached)
         sim_fail("BALANCE: %llu pages of the arena", (unsigned long long)st.pages_total);
-    if (st.index_bytes > st.index_budget + deleted_bytes(s))
+    if (st.index_bytes > st.index_budget)
         sim_fail(
             "BUDGET: %llu bytes of index of %llu (%llu of the disk tier, %llu of %u accounts, %llu spans)",
             (unsigned long long)st.index_bytes, (unsigned long long)st.index_budget,
@@ -346,8 +382,11 @@ void checker_balance(struct cs_store *s, bool idle)
     if (st.host_used_bytes > st.host_bytes)
         sim_fail("BUDGET: %llu bytes on the host of %llu", (unsigned long long)st.host_used_bytes,
                  (unsigned long long)st.host_bytes);
+    if (st.corrupt_host > 0 && sim.odds[FAULT_copy_error] == 0)
+        sim_fail("%llu reads from the host found damage there", (unsigned long long)st.corrupt_host);
     sim_count(COUNT_recounts, 1);
     recount(s);
+    tenants_check(s, idle && st.pending_bytes == 0);
     if (!idle)
         return;
     if (st.pages_live != 0)

@@ -28,6 +28,12 @@ struct expectation {
 struct expectation checker_expect(struct cs_store *s, const struct turn *t, uint64_t as_of);
 void checker_settled(const struct turn *t, struct expectation before, struct expectation now);
 
+/* The store that is open; NULL: none, or it is being closed. */
+struct cs_store *checker_store(void);
+bool checker_serves(const struct cs_store *s);
+/* What the tenant has on disk or on its way there. */
+uint64_t checker_tenant_bytes(const struct cs_tenant *tenant);
+
 /* All that was to be deleted from disk is gone. */
 bool checker_deletes_ended(struct cs_store *s);
 /* Counters, arena, budget. idle: no sequence is open and everything was flushed. */
@@ -38,6 +44,10 @@ void checker_budget(void);
 bool checker_is_whole(uint64_t nonce, uint64_t sequence);
 /* A row of a record is about to be deleted. */
 void checker_row_delete(uint64_t nonce, uint64_t sequence);
+/* A deletion for good begins, of a store that is open. */
+void checker_purges(void);
+/* How many there have been in this store. */
+uint64_t checker_epoch(const struct cs_store *s);
 /* The deletion for good has returned: what it deleted must not come back. */
 void checker_purged(void);
 /* Damage between two processes that no checksum of the catalogue's finds; the row of this record is bad or

@@ -19,9 +19,14 @@ static struct {
     uint64_t bytes;
     struct cs_copies *queued[N_QUEUED];
     uint32_t n_queued;
-    bool ending, open;
+    bool ending, open, stuck;
     uint32_t n_running;
 } d;
+
+bool copies_are_stuck(void)
+{
+    return d.stuck;
+}
 
 void *device_memory(void *address)
 {
@@ -60,6 +65,15 @@ static void submit(void *ctx, struct cs_copies *const *batches, size_t n)
     fibers_wake(&d);
 }
 
+/* What lies on the host was verified on its way there, and nobody else may write into a block that is being
+ * copied: it can be damaged by a copy that failed half-way only. */
+static bool damaged(void)
+{
+    if (sim.odds[FAULT_copy_error] == 0)
+        sim_fail("a block on the host is not what it was");
+    return false;
+}
+
 static bool copy_all(const struct cs_copies *b)
 {
     for (size_t i = 0; i < b->n; i++) {
@@ -71,7 +85,7 @@ static bool copy_all(const struct cs_copies *b)
         if (sim_fault(FAULT_copy_error))
             return false;
         if (b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
-            return false;
+            return damaged();
         memcpy(b->to_device ? memory : c->host, b->to_device ? c->host : memory, c->bytes);
         if (!b->to_device && !b->piece(b->ctx, i, 0, c->bytes))
             return false;
@@ -92,6 +106,12 @@ static void *thread_main(void *arg)
         uint32_t i = sim_below(&sim.random_faults, d.n_queued);
         struct cs_copies *b = d.queued[i];
         d.queued[i] = d.queued[--d.n_queued];
+        if (sim_fault(FAULT_never)) {
+            d.stuck = true;
+            continue;
+        }
+        if (sim_fault(FAULT_late))
+            fibers_sleep(1000000ull * (1 + sim_below(&sim.random_faults, 2000)));
         b->done(b->ctx, copy_all(b));
     }
     d.n_running--;

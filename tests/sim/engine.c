@@ -235,7 +235,7 @@ bool engine_is_stuck(void)
     for (uint32_t i = 0; i < n_flights; i++)
         if (flights[i].due_ns == UINT64_MAX)
             return true;
-    return false;
+    return copies_are_stuck();
 }
 
 static bool overlaps(const void *a, size_t a_bytes, const void *b, size_t b_bytes)

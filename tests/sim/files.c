@@ -51,7 +51,7 @@ static void node_clear(struct node *f)
     memset(f->dirty, 0, f->n_sectors_used);
     memset(f->stuck, 0, f->n_sectors_used);
     memset(f->origin, 0, f->n_sectors_used * sizeof f->origin[0]);
-    f->used = false;
+    f->used = f->is_socket = false;
     f->bytes = f->durable_bytes = 0;
     f->n_sectors_used = 0;
 }

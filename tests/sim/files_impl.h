@@ -5,11 +5,11 @@
 #include "tests/sim/sim.h"
 
 enum { N_NODES = 24, NODE_SECTORS = 1024, N_NAMES = 20, NAME_BYTES = 24, N_SNAPSHOTS = 16 };
-enum { N_FDS = 32, FIRST_FD = 1000 };
+enum { N_FDS = 64, FIRST_FD = 1000 };
 enum held { HELD_HOLE, HELD_ZEROS, HELD_DATA };
 
 struct node {
-    bool used;
+    bool used, is_socket;
     uint64_t bytes, durable_bytes;
     uint8_t held[NODE_SECTORS], old_held[NODE_SECTORS];
     bool dirty[NODE_SECTORS],

@@ -6,7 +6,9 @@
 #include <xxhash.h>
 
 #include "cachestore/key.h"
+#include "tests/sim/asker.h"
 #include "tests/sim/engine.h"
+#include "tests/sim/tenants.h"
 
 /* ---- what the store does ----------------------------------------------------------------------------- */
 
@@ -33,6 +35,10 @@ static void check_format(const struct record *r)
             if (index == header_sectors &&
                 fmt_record_decode(header, header_sectors * SECTOR, &h) != FMT_RECORD_OK)
                 sim_fail("the header of record %llx is wrong", (unsigned long long)r->id.sequence);
+            if (h.purge_epoch < r->epoch)
+                sim_fail("record %llx is of epoch %llu, and was written after %llu",
+                         (unsigned long long)r->id.sequence, (unsigned long long)h.purge_epoch,
+                         (unsigned long long)r->epoch);
             uint32_t inside = (index - header_sectors) % page_sectors,
                      ordinal = (index - header_sectors) / page_sectors;
             memcpy(page + (size_t)inside * SECTOR, bytes, SECTOR);
@@ -96,6 +102,12 @@ void __wrap_tier_disk_write(struct tier_disk *t, struct tier_write *w)
     SIM_SAY("record %llx: %u pages at %u are to be written", (unsigned long long)w->record.id.sequence,
             w->record.n_pages, w->record.first_position);
     sim_count(COUNT_records_written, 1);
+    r->bytes = tier_disk_record_bytes(t, w->record.kind, w->record.n_pages);
+    if (asker_has_drained)
+        sim_fail("the store has drained, and writes record %llx", (unsigned long long)r->id.sequence);
+    r->epoch = atomic_load(&t->purge_epoch);
+    if (checker_store() != NULL)
+        tenants_written(checker_store(), &w->record.tenant);
     r->durable = w->durable;
     w->durable = on_durable;
     __real_tier_disk_write(t, w);
@@ -126,12 +138,35 @@ enum tier_result __wrap_move_write_begin(struct tier_disk *t, struct disk_record
     return __real_move_write_begin(t, rec, w, out);
 }
 
+/* It is pinned, or a pinned record follows one of its pages, be it through others that can be read. */
+static bool leads_to_a_pin(const struct record *r)
+{
+    for (uint32_t i = 0; i < n_records; i++) {
+        const struct record *at = &records[i];
+        if (!at->pinned || at->state != RECORD_DURABLE || !at->loaded || at->foreign || at->failed)
+            continue;
+        for (uint32_t depth = 0; at != NULL && depth < 64; depth++) {
+            if (at == r)
+                return true;
+            const struct page *p = pages_by_key[at->parent.lo % N_BUCKETS];
+            while (p != NULL &&
+                   !(key_equal(p->key, at->parent) && !p->record->checkpoint &&
+                     p->record->state == RECORD_DURABLE && p->record->loaded && !p->record->failed))
+                p = p->next;
+            at = p != NULL ? p->record : NULL;
+        }
+    }
+    return false;
+}
+
 static void deleted(struct record_id id)
 {
     struct record *r = record_find(id);
     if (r == NULL || r->state == RECORD_DELETED)
         return;
     SIM_SAY("record %llx is deleted", (unsigned long long)id.sequence);
+    if (checker_store() != NULL && !r->purging && !r->failed && !r->doubtful && leads_to_a_pin(r))
+        sim_fail("record %llx leaves, and it is pinned or leads to what is", (unsigned long long)id.sequence);
     sim_count(COUNT_records_deleted, 1);
     r->state = RECORD_DELETED;
 }
@@ -141,6 +176,8 @@ void __wrap_tier_disk_delete(struct tier_disk *t, struct record_id id);
 void __wrap_tier_disk_delete(struct tier_disk *t, struct record_id id)
 {
     deleted(id);
+    if (checker_store() != NULL)
+        tenants_deleted(checker_store(), id);
     __real_tier_disk_delete(t, id);
 }
 
@@ -173,6 +210,36 @@ void checker_row_delete(uint64_t nonce, uint64_t sequence)
             sim_fail("a durable record (%llx) is deleted at open", (unsigned long long)sequence);
     }
     deleted(r->id);
+}
+
+/* ---- deleted for good, or not to leave --------------------------------------------------------------- */
+
+void checker_purges(void)
+{
+    for (uint32_t i = 0; i < n_records; i++)
+        records[i].purging = false;
+}
+
+uint64_t checker_epoch(const struct cs_store *s)
+{
+    return s->disk != NULL ? atomic_load(&s->disk->purge_epoch) : 0;
+}
+
+void __real_tier_disk_purge(struct tier_disk *t, struct record_id id);
+void __wrap_tier_disk_purge(struct tier_disk *t, struct record_id id);
+void __wrap_tier_disk_purge(struct tier_disk *t, struct record_id id)
+{
+    struct record *r = record_find(id);
+    if (r != NULL) {
+        r->purging = true;
+        deleted(id);
+    }
+    __real_tier_disk_purge(t, id);
+}
+
+void checker_pin(struct record *r, bool on)
+{
+    r->pinned = on;
 }
 
 bool checker_is_whole(uint64_t nonce, uint64_t sequence)
@@ -293,7 +360,7 @@ void __wrap_loader_on_restart(void *ctx)
 {
     SIM_SAY("the catalogue is made again");
     sim_count(COUNT_rebuilds, 1);
-    checker_rebuilt = true;
+    checker_rebuilt = checker_rebuilding = true;
     for (uint32_t i = 0; i < n_records; i++)
         records[i].loaded = false;
     __real_loader_on_restart(ctx);

@@ -17,8 +17,10 @@
 
 #include "cachestore/inspect.h"
 #include "cachestore/store.h"
+#include "tests/sim/asker.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/faults.h"
+#include "tests/sim/tenants.h"
 #include "tests/torture/device.h"
 #include "tests/torture/model.h"
 #include "tests/torture/witness.h"
@@ -27,7 +29,14 @@ enum { PAGE_TOKENS = 4, N_LIVE = 2, APPS_MAX = 3, FLUSH_MS = 20000, PATIENCE_MS 
 
 /* ---- what a seed is ---------------------------------------------------------------------------------- */
 
-enum process { PROCESS_SERVES, PROCESS_PURGES, PROCESS_REBUILDS, PROCESS_PINS, PROCESS_LOOKS };
+enum process {
+    PROCESS_SERVES,
+    PROCESS_PURGES,
+    PROCESS_REBUILDS,
+    PROCESS_PINS,
+    PROCESS_LIMITS,
+    PROCESS_LOOKS
+};
 
 struct plan {
     struct geometry g;
@@ -69,11 +78,14 @@ static void plan_budgets(void)
 {
     struct cs_config *c = &plan.c;
     uint64_t stride = (c->page_bytes + SECTOR - 1) / SECTOR * SECTOR;
-    c->arena_bytes = stride * between(plan.g.groups > 0 ? 40 : 20, plan.device ? 48 : 96);
+    /* Over a device the arena is small and the host large, so that much of what is asked for again is there.
+     */
+    c->arena_bytes = stride * (plan.g.groups > 0 ? between(40, plan.device ? 44 : 96)
+                                                 : between(20, plan.device ? 24 : 96));
     c->disk_bytes = c->chunk_bytes * between(24, 160);
     if (c->disk_bytes < 24 * stride)
         c->disk_bytes = 24 * stride;
-    c->host_bytes = plan.device ? stride * between(16, 64) : 0;
+    c->host_bytes = !plan.device ? 0 : stride * (one_in(4) ? between(16, 64) : between(64, 320));
     c->index_bytes = one_in(4) ? 48 << 10 : 256 << 10;
 }
 
@@ -99,7 +111,6 @@ static void plan_geometry(void)
     c->inflight_bytes = one_in(3) ? 64 << 10 : 0;
     c->disk_dir = SIM_DIRECTORY;
     c->log = on_log;
-    c->no_control = true; /* its threads wait for sockets, of which there are none here */
     plan.device = one_in(4);
     if (one_in(2)) { /* a model with windows and state */
         plan.g.groups = c->window_groups = dice(3);
@@ -111,7 +122,7 @@ static void plan_geometry(void)
         c->checkpoint_grace_ms = one_in(3) ? UINT32_MAX : between(1, 40);
     }
     plan.first_path = 4 * dice(20);
-    plan.n_paths = between(3, 10);
+    plan.n_paths = plan.device ? between(6, 12) : between(3, 10);
     plan_salt();
     plan_budgets();
 }
@@ -136,14 +147,15 @@ void witness_fail(const char *format, ...)
 
 void witness_say(enum witness_kind kind, const uint64_t *words, size_t n)
 {
-    (void)kind;
-    (void)words;
     (void)n;
+    if (kind == W_PATH)
+        tenants_published(words + 2, (uint32_t)words[1]);
 }
 
 static uint32_t any_path(void)
 {
-    return plan.first_path + (one_in(3) ? dice((plan.n_paths + 2) / 3) : dice(plan.n_paths));
+    return plan.first_path + N_PATHS * dice(tenants_n()) +
+           (one_in(3) && !plan.device ? dice((plan.n_paths + 2) / 3) : dice(plan.n_paths));
 }
 
 static void look_up(struct app *a, uint32_t i, uint32_t path, uint32_t n_prompt)
@@ -191,8 +203,8 @@ static uint32_t path_tokens(uint32_t path)
 /* Every path, one after the other. */
 static void look_up_all(struct app *a)
 {
-    for (uint32_t i = 0; i < plan.n_paths; i++) {
-        uint32_t path = plan.first_path + i;
+    for (uint32_t i = 0; i < plan.n_paths * tenants_n(); i++) {
+        uint32_t path = plan.first_path + i % plan.n_paths + N_PATHS * (i / plan.n_paths);
         look_up(a, 0, path, path_tokens(path) + 1);
         bool settled = wait_settled(a, 0);
         turn_close(&a->live[0]);
@@ -227,7 +239,7 @@ static void turn_go_on(struct app *a, uint32_t i)
         turn_close(t);
 }
 
-static void flush(void)
+static bool flush(void)
 {
     uint64_t start = sim.now_ns;
     int rc = cs_flush(store, FLUSH_MS);
@@ -235,6 +247,7 @@ static void flush(void)
         sim_fail("cs_flush: %s", cs_strerror(rc));
     if (sim.now_ns - start > (FLUSH_MS + 1000) * 1000000ull)
         sim_fail("cs_flush took %llu ms", (unsigned long long)((sim.now_ns - start) / 1000000));
+    return rc == CS_OK;
 }
 
 static void *app_main(void *arg)
@@ -244,13 +257,15 @@ static void *app_main(void *arg)
     for (uint32_t i = 0; i < plan.n_ops; i++) {
         uint32_t what = dice(64);
         if (what < 2) {
-            flush();
+            (void)flush();
         } else if (what < 4) {
             note_check(store, any_path());
         } else if (what < 8) {
             fibers_sleep(1000ull << dice(18));
         } else if (what < 10) {
             checker_balance(store, false);
+        } else if (what < 12) {
+            (void)tenants_change(store, NULL, NULL, 0);
         } else {
             turn_go_on(a, dice(N_LIVE));
         }
@@ -293,14 +308,18 @@ static bool loads_end(void)
 static void store_end(void)
 {
     bool flushed = plan.close_ms > 0;
-    if (flushed)
-        flush();
+    if (flushed) /* or it sees the store close */
+        asker_end();
+    if (flushed && flush())
+        tenants_flushed();
     checker_balance(store, flushed && loads_end());
     checker_closing();
     if (engine_is_stuck()) /* nobody can close it */
         fibers_kill_soon();
     fibers_wait_for_disk = true;
+    asker_has_drained = false;
     cs_close(store, plan.close_ms);
+    asker_end();
     fibers_wait_for_disk = false;
     store = NULL;
 }
@@ -339,7 +358,9 @@ static void serve(void)
         cs_prefill_cost(store, 5 + dice(500), 0.01);
     if (st.spans > 0)
         look_up_all(&apps[0]);
+    asker_begin(&plan.g, &plan.c, any_path);
     apps_run(apps);
+    asker_stop();
     store_end();
     device_close();
 }
@@ -379,6 +400,12 @@ static int inspect_do(struct cs_inspect *in, char *err, size_t err_len)
     } else if (plan.process == PROCESS_REBUILDS) {
         struct cs_rebuilt rebuilt;
         rc = cs_inspect_rebuild(in, &rebuilt, err, err_len);
+        if (rc == CS_OK)
+            tenants_rebuilt();
+    } else if (plan.process == PROCESS_LIMITS) {
+        rc = tenants_change(NULL, in, err, err_len);
+        if (rc == CS_ECORRUPT) /* as above */
+            rc = CS_OK;
     } else if (plan.process == PROCESS_PINS && k.n > k.at) {
         rc = cs_inspect_pin(in, &k.span, one_in(2), err, err_len);
         if (rc == CS_ECORRUPT) /* the catalogue went with a power cut, or was not made yet */
@@ -424,16 +451,21 @@ static void *process_main(void *arg)
 static void process_plan(bool first)
 {
     plan.n_apps = between(1, APPS_MAX);
-    plan.n_ops = between(4, 30) / plan.n_apps + 2;
+    plan.n_ops = (plan.device ? between(40, 160) : between(4, 30)) / plan.n_apps + 2;
     plan.close_ms = one_in(4) ? 0 : FLUSH_MS;
+    plan.c.no_control = one_in(2);
     plan.process = PROCESS_SERVES;
     plan.costs = one_in(8);
-    if (first)
+    if (first) {
+        tenants_plan(&plan.c);
         return;
+    }
     if (one_in(6))
-        plan.process = PROCESS_PURGES + dice(4);
-    if (one_in(3))
+        plan.process = PROCESS_PURGES + dice(5);
+    if (one_in(3)) {
         plan_budgets();
+        tenants_plan(&plan.c);
+    }
     if (one_in(8)) {
         plan.c.fingerprint[0] = (uint8_t)between(1, 2);
         plan_salt();
@@ -459,6 +491,7 @@ static void process_run(bool with_kills, bool with_power)
     sim.calm++;
     engine_process_ended(killed);
     files_process_ended(killed, power);
+    sockets_process_ended(killed);
     rows_process_ended(killed, power);
     copies_process_ended();
     memory_end(killed);
@@ -483,6 +516,7 @@ void life_run_seed(uint64_t seed)
     rows_reset();
     engine_reset();
     checker_reset();
+    tenants_reset();
     plan_geometry();
     faults_plan(&plan.c.restore_deadline_ms);
     has_opened = false;

@@ -50,6 +50,36 @@ MUTANTS = {
         "    if (sp->pins++ == 0)\n",
         "    if (sp->pins == 0 && sp->pins++ == 0)\n",
     ),
+    # A tenant's records on disk are not held against its limit.
+    "quota_of_disk_ignored": (
+        "cachestore/room.c",
+        "    if (!drain_disk(s, a, bytes, &most))\n",
+        "    if (!drain_disk(s, a, 0, &most))\n",
+    ),
+    # What is deleted for good says nothing of it to records that are written later.
+    "epoch_not_raised": (
+        "cachestore/tier_disk_admin.c",
+        "    raised.purge_epoch = atomic_load(&t->purge_epoch) + 1;\n",
+        "    raised.purge_epoch = atomic_load(&t->purge_epoch);\n",
+    ),
+    # Eviction from disk does not look at pins.
+    "pin_ignored": (
+        "cachestore/ranks.c",
+        "        sp->kept) {\n",
+        "        false) {\n",
+    ),
+    # A block of the host may be given to somebody else while it is copied to the device.
+    "block_freed_while_copied": (
+        "cachestore/ranks.c",
+        "    if (moving || sp->n_host == 0 || sp->n_loading > 0 || sp->host_pins > 0) {\n",
+        "    if (moving || sp->n_host == 0 || sp->host_pins > 0) {\n",
+    ),
+    # Draining, it takes on what is published meanwhile.
+    "drain_takes_new": (
+        "cachestore/writeback.c",
+        "    if (s->draining)\n        sp->held_back = true;\n    else\n        enqueue(s, sp, false);\n",
+        "    enqueue(s, sp, false);\n",
+    ),
 }
 SEEDS = 20000
 

@@ -274,6 +274,19 @@ bool rows_record(size_t i, uint64_t *nonce, uint64_t *sequence)
     return true;
 }
 
+int rows_quota(const uint8_t tenant[16], struct cs_quota *out)
+{
+    struct cs_tenant t;
+    bool there;
+    memcpy(t.id, tenant, sizeof t.id);
+    struct row key = {.kind = CATALOG_QUOTA, .id = catalog_quota_id(&t)};
+    size_t at = find(&key, &there);
+    *out = (struct cs_quota){0};
+    if (garbled || (there && rows[at].spoiled))
+        return -1;
+    return !there ? 0 : catalog_quota_decode(rows[at].value, rows[at].len, out) ? 1 : -1;
+}
+
 int rows_state(uint64_t nonce, uint64_t sequence)
 {
     bool there;

@@ -9,6 +9,7 @@
  *   memory.c   the process's memory: gone with it at a kill, all given back at its end
  *   files.c    the file system: what is volatile, what is durable
  *   calls.c    calls of the system on it, that may fail
+ *   sockets.c  the control socket and its clients
  *   engine.c   the I/O engine
  *   rows.c     the catalogue
  *   copies.c   the device
@@ -16,6 +17,8 @@
  *   hears.c    ... at each step that the store takes
  *   faults.c   what goes wrong
  *   life.c     what the processes of a seed do
+ *   tenants.c  tenants and their quotas: what they do, and what must be true of them
+ *   asker.c    who asks through the control socket meanwhile
  *   main.c     seeds, jobs, counts
  */
 #ifndef ISOTHERM_TESTS_SIM_SIM_H
@@ -78,6 +81,7 @@
     X(pages_looked_up)                                                                                       \
     X(pages_expected)                                                                                        \
     X(pages_served)                                                                                          \
+    X(pages_served_over_host)                                                                                \
     X(pages_from_disk)                                                                                       \
     X(pages_from_host)                                                                                       \
     X(states_served)                                                                                         \
@@ -91,6 +95,12 @@
     X(reads_verified)                                                                                        \
     X(sectors_torn_off)                                                                                      \
     X(rows_undone)                                                                                           \
+    X(quotas_set)                                                                                            \
+    X(asked)                                                                                                 \
+    X(purges)                                                                                                \
+    X(records_purged)                                                                                        \
+    X(pins_set)                                                                                              \
+    X(drains)                                                                                                \
     X(recounts)                                                                                              \
     X(virtual_seconds)
 
@@ -230,6 +240,11 @@ void files_volume_cut(uint32_t volume, uint64_t sectors);
 void files_volume_lose(uint32_t volume);
 extern bool files_has_catalog; /* the folder is there */
 
+/* ---- sockets.c --------------------------------------------------------------------------------------- */
+
+bool sockets_close(int fd); /* false: it is none */
+void sockets_process_ended(bool killed);
+
 /* ---- engine.c ---------------------------------------------------------------------------------------- */
 
 void engine_process_ended(bool killed);
@@ -249,11 +264,15 @@ void rows_lose(size_t i);
 void rows_lose_all(void);
 /* 0: not there; 1: there, may be lost in a power cut; 2: durable. */
 int rows_state(uint64_t nonce, uint64_t sequence);
+/* The limits of a tenant, by its id. 1: it has some; 0: none; -1: they cannot be read. */
+struct cs_quota;
+int rows_quota(const uint8_t tenant[16], struct cs_quota *out);
 /* Whose record row i is. False: nobody's. */
 bool rows_record(size_t i, uint64_t *nonce, uint64_t *sequence);
 
 /* ---- copies.c ---------------------------------------------------------------------------------------- */
 
 void copies_process_ended(void);
+bool copies_are_stuck(void); /* one will never end */
 
 #endif

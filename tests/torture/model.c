@@ -18,6 +18,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 uint32_t path_ids(uint32_t path, uint32_t ids[PATH_TOKENS_MAX + 1])
 {
+    path %= N_PATHS;
     uint32_t family = path / FAMILY, fork = SYSTEM_TOKENS + family * 7 % 30;
     uint32_t n = PATH_TOKENS_MAX - path * 11 % 23;
     for (uint32_t i = 0; i <= n; i++) {
@@ -30,7 +31,8 @@ uint32_t path_ids(uint32_t path, uint32_t ids[PATH_TOKENS_MAX + 1])
 
 struct cs_tenant path_tenant(uint32_t path)
 {
-    return (struct cs_tenant){.id = {(uint8_t)(path / FAMILY % N_SYSTEMS == 2)}};
+    uint32_t number = path / N_PATHS, own = path % N_PATHS / FAMILY % N_SYSTEMS == 2;
+    return (struct cs_tenant){.id = {(uint8_t)(2 * number + own)}};
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------- */

@@ -19,7 +19,8 @@ struct geometry {
     uint32_t groups, window, state_blocks, grid; /* all 0: every page edge can be resumed at */
 };
 
-/* n is at most PATH_TOKENS_MAX; ids has room for one more, which belongs to nobody's path. */
+/* n is at most PATH_TOKENS_MAX; ids has room for one more, which belongs to nobody's path. Of a path and the
+ * one N_PATHS behind it they are the same: two tenants say the same. */
 uint32_t path_ids(uint32_t path, uint32_t ids[PATH_TOKENS_MAX + 1]);
 struct cs_tenant path_tenant(uint32_t path);
 
