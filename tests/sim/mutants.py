@@ -65,8 +65,8 @@ MUTANTS = {
     # Eviction from disk does not look at pins.
     "pin_ignored": (
         "cachestore/ranks.c",
-        "        sp->kept) {\n",
-        "        false) {\n",
+        "sp->n_loading > 0 || sp->kept,\n",
+        "sp->n_loading > 0,\n",
     ),
     # A block of the host may be given to somebody else while it is copied to the device.
     "block_freed_while_copied": (
