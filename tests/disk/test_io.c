@@ -198,7 +198,7 @@ static void test_what_is_refused_for_the_moment_is_tried_again_but_not_for_ever(
         assert_int_equal(f.n_log, 2);
         assert_int_equal(io_pending(io), 1);
         assert_in_range(f.slept_ms, 0, 1); /* nobody else would wake it */
-        io_add(io, &other.op);               /* others need not wait */
+        io_add(io, &other.op);             /* others need not wait */
         expect(&f, -1);
         while (!other.done)
             io_run(io, 0);
