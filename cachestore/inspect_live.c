@@ -387,7 +387,7 @@ int inspect_live_record(struct cs_inspect *in, const struct entry *e, uint32_t *
     *n_ids = 0;
     int rc = record_piece(in, e, 0, &r);
     if (rc == CS_OK && r.n_ids != expected) /* it ends elsewhere by now */
-        rc = r.n_ids < expected ? CS_ENOTFOUND : CS_EIO;
+        rc = CS_ENOTFOUND;
     if (rc == CS_OK && notes != NULL && r.n_notes > 0) {
         notes->notes = calloc(r.n_notes, sizeof *notes->notes);
         if (notes->notes == NULL)
