@@ -258,12 +258,71 @@ void kn_logsumexp(struct kn_backend *b, const float *x, size_t n, float *max, fl
     *lse = finite ? *max + kn_logf(sum) : *max;
 }
 
+/* A whole vocabulary in pieces, a multiple of 16 each, so that lanes are the same as in one piece. */
+#define PIECES_MAX  64
+#define PIECE_LEAST 16384 /* floats: some microseconds */
+
+struct pieces {
+    const struct kn_rows_path *path;
+    const float *x;
+    float *out;
+    size_t n, piece;
+    float scale, sub;
+    size_t best[PIECES_MAX];
+};
+
+/* Cuts n; returns the number of pieces. */
+static size_t cut_pieces(const struct kn_backend *b, struct pieces *p)
+{
+    size_t wanted = 2 * (size_t)b->threads;
+    wanted = wanted < PIECES_MAX ? wanted : PIECES_MAX;
+    p->piece = ((p->n + wanted - 1) / wanted + 15) & ~(size_t)15;
+    if (p->piece < PIECE_LEAST)
+        p->piece = PIECE_LEAST;
+    return (p->n + p->piece - 1) / p->piece;
+}
+
+static size_t piece_floats(const struct pieces *p, size_t i)
+{
+    size_t left = p->n - i * p->piece;
+    return left < p->piece ? left : p->piece;
+}
+
+static void argmax_item(void *arg, size_t i, unsigned worker)
+{
+    (void)worker;
+    struct pieces *p = arg;
+    size_t at = i * p->piece;
+    p->best[i] = at + p->path->argmax(p->x + at, piece_floats(p, i));
+}
+
 size_t kn_argmax(struct kn_backend *b, const float *x, size_t n)
 {
-    return b->rows->argmax(x, n);
+    struct pieces p = {.path = b->rows, .x = x, .n = n};
+    size_t pieces = cut_pieces(b, &p), best = 0;
+    if (pieces < 2)
+        return b->rows->argmax(x, n);
+    kn_pool_run(b->pool, pieces, argmax_item, &p);
+    float top = -__builtin_inff();
+    for (size_t i = 0; i < pieces; i++) {
+        if (x[p.best[i]] > top) { /* never of a NaN */
+            top = x[p.best[i]];
+            best = p.best[i];
+        }
+    }
+    return best;
+}
+
+static void exp_item(void *arg, size_t i, unsigned worker)
+{
+    (void)worker;
+    const struct pieces *p = arg;
+    size_t at = i * p->piece;
+    p->path->exp(p->x + at, piece_floats(p, i), p->scale, p->sub, p->out + at);
 }
 
 void kn_exp(struct kn_backend *b, const float *x, size_t n, float scale, float sub, float *out)
 {
-    b->rows->exp(x, n, scale, sub, out);
+    struct pieces p = {.path = b->rows, .x = x, .out = out, .n = n, .scale = scale, .sub = sub};
+    kn_pool_run(b->pool, cut_pieces(b, &p), exp_item, &p);
 }

@@ -195,6 +195,47 @@ static void argmax_takes_the_lowest_of_equals(void **state)
     paths_close(paths, n_paths);
 }
 
+/* Long rows are shared out to threads. */
+static void a_long_row_in_pieces_is_as_in_one(void **state)
+{
+    (void)state;
+    enum { N = 5 * 16384 + 21 };
+    static const size_t places[] = {0, 16383, 16384, 40000, 65535, 65536, N - 1};
+    const size_t n_places = sizeof places / sizeof places[0];
+    struct path paths[9];
+    size_t n_paths = paths_open(paths);
+    uint64_t rng = 11;
+    float *x = random_floats(&rng, N), *want = malloc(N * sizeof *want), *got = malloc(N * sizeof *got);
+    for (size_t i = 0; i < n_paths; i++) {
+        struct kn_backend *b = paths[i].b;
+        for (size_t k = n_places; k-- > 0;) { /* from the end: each time the new one comes first */
+            float before = x[places[k]];
+            x[places[k]] = 50.0f;
+            for (size_t l = k; l < n_places; l++) {
+                float other = x[places[l]];
+                x[places[l]] = 50.0f;
+                assert_int_equal(kn_argmax(b, x, N), places[k]);
+                x[places[l]] = other;
+            }
+            x[places[k]] = before;
+        }
+        kn_exp(b, x, N, 0.7f, 0.3f, i == 0 ? want : got);
+        if (i > 0)
+            assert_memory_equal(want, got, N * sizeof *want);
+        float *none = malloc(N * sizeof *none);
+        for (size_t k = 0; k < N; k++)
+            none[k] = k % 3 ? NAN : -INFINITY;
+        assert_int_equal(kn_argmax(b, none, N), 0);
+        none[N - 3] = -1e30f;
+        assert_int_equal(kn_argmax(b, none, N), N - 3);
+        free(none);
+    }
+    free(x);
+    free(want);
+    free(got);
+    paths_close(paths, n_paths);
+}
+
 static void nan_counts_as_minus_infinity(void **state)
 {
     (void)state;
@@ -229,6 +270,7 @@ int main(void)
         cmocka_unit_test(silu_times_up),
         cmocka_unit_test(logsumexp_and_exp_follow_libm),
         cmocka_unit_test(argmax_takes_the_lowest_of_equals),
+        cmocka_unit_test(a_long_row_in_pieces_is_as_in_one),
         cmocka_unit_test(nan_counts_as_minus_infinity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,29 +15,32 @@
 /* Register tiles: rows x tiles for unpacked codes, rows x integer sums for codes in registers, rows x partial
  * sums for floats. */
 #if defined(KN_VEC_AVX512)
-#define PANEL_ROWS   6
-#define UNPACK_TILES 2
-#define SMALL_ROWS   4
-#define SMALL_SUMS   4 /* a dot waits five cycles for the one before it */
-#define SMALL_ROLLED UNROLL
-#define FLOAT_ROWS   6
-#define FLOAT_PARTS  4
+#define PANEL_ROWS    6
+#define UNPACK_TILES  2
+#define SMALL_ROWS    4
+#define SMALL_SUMS(R) ((R) < 4 ? 4 : 2) /* a dot waits five cycles for the one before it */
+#define IN_PLACE(R)   ((R) < 4)
+#define SMALL_ROLLED  UNROLL
+#define FLOAT_ROWS    6
+#define FLOAT_PARTS   4
 #elif defined(KN_VEC_AVX2)
-#define PANEL_ROWS   4
-#define UNPACK_TILES 1
-#define SMALL_ROWS   2
-#define SMALL_SUMS   2
-#define SMALL_ROLLED ROLLED
-#define FLOAT_ROWS   5
-#define FLOAT_PARTS  1
+#define PANEL_ROWS    4
+#define UNPACK_TILES  1
+#define SMALL_ROWS    2
+#define SMALL_SUMS(R) 2
+#define IN_PLACE(R)   ((R) == 1) /* three sums a row */
+#define SMALL_ROLLED  ROLLED
+#define FLOAT_ROWS    5
+#define FLOAT_PARTS   1
 #else
-#define PANEL_ROWS   4
-#define UNPACK_TILES 1
-#define SMALL_ROWS   4
-#define SMALL_SUMS   2
-#define SMALL_ROLLED ROLLED
-#define FLOAT_ROWS   4
-#define FLOAT_PARTS  4
+#define PANEL_ROWS    4
+#define UNPACK_TILES  1
+#define SMALL_ROWS    4
+#define SMALL_SUMS(R) 2
+#define IN_PLACE(R)   false
+#define SMALL_ROLLED  ROLLED
+#define FLOAT_ROWS    4
+#define FLOAT_PARTS   4
 #endif
 
 /* acc + the pairs of w times the one at p */
@@ -164,6 +167,17 @@ INLINE void unpack_q8(const uint8_t *codes, unsigned column, vi w[4])
         vi_from_i8((const int8_t *)codes + (column + 2 * i) * KN_TILE);
 }
 
+/* The same without moving them: w[1] is 16 times the pairs, w[2] 256 times. Of eight columns of a group each,
+ * so a sum of products stays below 2^30, and what it is too large by divides it. */
+INLINE void unpack_q4_in_place(const uint8_t *codes, unsigned column, vi w[4])
+{
+    vi line = vi_load(codes + column * (KN_TILE / 2));
+    w[0] = vi_and(line, vi_set1(0x000F000F));
+    w[1] = vi_and(line, vi_set1(0x00F000F0));
+    w[2] = vi_and(line, vi_set1(0x0F000F00));
+    w[3] = vi_shr16(line, 12);
+}
+
 /* How a group of 16 rows is laid out (internal.h); known when compiled for the usual ones. */
 struct form {
     bool q4, half, has_min;
@@ -182,29 +196,34 @@ INLINE struct form form_of(bool q4, unsigned group, bool half, bool has_min)
 INLINE void group_small(const struct form f, const uint8_t *p, unsigned R, const int16_t *x, const float *dx,
                         const float *dxsum, vf *sum)
 {
-    vi isum[SMALL_ROWS][SMALL_SUMS];
-    UNROLL for (unsigned r = 0; r < R; r++) UNROLL for (unsigned i = 0; i < SMALL_SUMS; i++) isum[r][i] =
+    const bool in_place = f.q4 && IN_PLACE(R);
+    const unsigned sums = in_place && SMALL_SUMS(R) < 3 ? 3 : SMALL_SUMS(R); /* w[3] goes with w[0] */
+    vi isum[SMALL_ROWS][4];
+    UNROLL for (unsigned r = 0; r < R; r++) UNROLL for (unsigned i = 0; i < sums; i++) isum[r][i] =
         vi_set1(0);
     const uint8_t *codes = p + f.codes_offset;
     SMALL_ROLLED for (unsigned c = 0; c < f.group; c += 8)
     {
         vi w[4];
-        if (f.q4)
+        if (in_place)
+            unpack_q4_in_place(codes, c, w);
+        else if (f.q4)
             unpack_q4(codes, c, w);
         else
             unpack_q8(codes, c, w);
-        UNROLL for (unsigned i = 0; i < 4; i++) UNROLL for (unsigned r = 0; r < R; r++)
-            isum[r][i % SMALL_SUMS] =
-                vi_dot_pair(isum[r][i % SMALL_SUMS], w[i], x + r * KN_BLOCK + c + 2 * i);
+        UNROLL for (unsigned i = 0; i < 4; i++) UNROLL for (unsigned r = 0; r < R; r++) isum[r][i % sums] =
+            vi_dot_pair(isum[r][i % sums], w[i], x + r * KN_BLOCK + c + 2 * i);
     }
     vf scale = load_scales(f.half, p);
     vf min = f.has_min ? load_scales(f.half, p + f.scales_bytes) : vf_zero();
     UNROLL for (unsigned r = 0; r < R; r++)
     {
-        vi all = vi_add(isum[r][0], isum[r][1]);
-#if SMALL_SUMS == 4
-        all = vi_add(all, vi_add(isum[r][2], isum[r][3]));
-#endif
+        vi all = isum[r][0];
+        all = vi_add(all, in_place ? vi_sra(isum[r][1], 4) : isum[r][1]);
+        if (sums > 2)
+            all = vi_add(all, in_place ? vi_sra(isum[r][2], 8) : isum[r][2]);
+        if (sums > 3)
+            all = vi_add(all, isum[r][3]);
         sum[r] = vf_fma(vf_from_vi(all), vf_mul(scale, vf_set1(dx[r])), sum[r]);
         if (f.has_min)
             sum[r] = vf_fma(min, vf_set1(dxsum[r]), sum[r]);

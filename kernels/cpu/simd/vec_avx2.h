@@ -158,6 +158,7 @@ static inline vi vi_max(vi a, vi b)
 }
 
 #define vi_shr16(a, count) ((vi){_mm256_srli_epi16((a).lo, count), _mm256_srli_epi16((a).hi, count)})
+#define vi_sra(a, count)   ((vi){_mm256_srai_epi32((a).lo, count), _mm256_srai_epi32((a).hi, count)})
 
 static inline vf vf_from_vi(vi a)
 {

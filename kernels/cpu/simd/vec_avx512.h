@@ -129,6 +129,7 @@ static inline vi vi_max(vi a, vi b)
 }
 
 #define vi_shr16(a, count) _mm512_srli_epi16(a, count)
+#define vi_sra(a, count)   _mm512_srai_epi32(a, count)
 
 static inline vf vf_from_vi(vi a)
 {

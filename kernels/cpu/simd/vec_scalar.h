@@ -172,6 +172,13 @@ LANEWISE vi vi_max(vi a, vi b)
     return a;
 }
 
+/* arithmetic shift */
+static inline vi vi_sra(vi a, int count)
+{
+    VEC_LANES a.v[i] >>= count;
+    return a;
+}
+
 /* logical shift of each int16 half */
 #define vi_shr16(a, count) vi_shr16_(a, count)
 static inline vi vi_shr16_(vi a, int count)
