@@ -205,5 +205,9 @@ int main(int argc, char **argv)
     else if (pass(&b, 0, true) != 0 || measure(&b, true, rounds) != 0 || measure(&b, false, rounds) != 0)
         rc = -EIO;
     unlink(path);
+    if (b.ring.ring_fd > 0)
+        io_uring_queue_exit(&b.ring);
+    free(b.piece);
+    free(b.iov);
     return rc == 0 ? 0 : 1;
 }
