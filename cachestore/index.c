@@ -216,6 +216,19 @@ static void forgettable_set(struct index *ix, struct span *sp, bool candidate)
     age_set(sp, candidate);
 }
 
+struct span_record index_record_of(const struct span *sp)
+{
+    return (struct span_record){.id = sp->id,
+                                .kind = index_record_kind(sp),
+                                .key = sp->key,
+                                .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
+                                .tenant = sp->account->id,
+                                .first_position = sp->first_position,
+                                .n_pages = sp->n_pages,
+                                .flags = (uint32_t)sp->written_as,
+                                .ids = sp->ids};
+}
+
 enum host_turn index_host_turn(const struct index *ix, const struct span *sp)
 {
     if (sp->kind == SPAN_OF_PAGES && ranks_page_is_dead(ix, sp, 0) && !index_waits(sp))

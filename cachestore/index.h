@@ -209,6 +209,8 @@ static inline enum record_kind index_record_kind(const struct span *sp)
 {
     return sp->kind == SPAN_CHECKPOINT ? RECORD_CHECKPOINT : RECORD_SPAN;
 }
+/* What a record of it says, but for its times. */
+struct span_record index_record_of(const struct span *sp);
 /* Token ids that an entry has: of all its pages, or of the page before a checkpoint. */
 static inline size_t index_n_ids(const struct index *ix, enum span_kind kind, uint32_t n_pages)
 {

@@ -234,15 +234,7 @@ struct load *load_prepare_locked(struct cs_store *s, struct span *sp, uint32_t f
     if (by_host)
         l->copies = (struct cs_copies){
             .copy = copy, .n = *n, .to_device = true, .piece = load_checks, .done = load_copied, .ctx = l};
-    l->read = (struct tier_read){.record = {.id = sp->id,
-                                            .kind = index_record_kind(sp),
-                                            .key = sp->key,
-                                            .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
-                                            .tenant = sp->account->id,
-                                            .first_position = sp->first_position,
-                                            .n_pages = sp->n_pages,
-                                            .flags = (uint32_t)sp->written_as,
-                                            .ids = sp->ids},
+    l->read = (struct tier_read){.record = index_record_of(sp),
                                  .first_page = first,
                                  .n_pages = *n,
                                  .pages = l->pages,

@@ -8,6 +8,7 @@
  * Where the device is not host memory a span is copied to the host first (host.c), and waits, and is written,
  * from there: then the same is true of its blocks on the host, and its pages on the device may go.
  */
+#include "cachestore/policy/writebehind.h"
 #include "cachestore/store.h"
 
 #include <stdlib.h>
@@ -91,9 +92,9 @@ struct span *writeback_next_locked(const struct waiting *list, uint32_t pass, st
     return sp && sp->account->passed_over == pass ? NULL : sp;
 }
 
-static void grace_insert(struct cs_store *s, struct span *sp)
+static void grace_insert(struct cs_store *s, struct span *sp, uint64_t due_ns)
 {
-    sp->write_due_ns = store_now_ns() + s->checkpoint_grace_ns;
+    sp->write_due_ns = due_ns;
     index_set_disk_locked(&s->index, sp, SPAN_DISK_GRACE);
     list_insert(s, sp, NULL);
     if (s->grace.first == sp)
@@ -129,8 +130,9 @@ static void enqueue(struct cs_store *s, struct span *sp, bool front)
         return; /* what is too short yet goes before its child once the path has grown */
     if (sp->kind == SPAN_CHECKPOINT && record_bytes(s, sp) == 0)
         return; /* too large for the tier's chunks, now and always */
-    if (sp->kind == SPAN_CHECKPOINT && s->checkpoint_grace_ns > 0)
-        grace_insert(s, sp);
+    uint64_t due_ns = writebehind_due_ns(sp->kind == SPAN_CHECKPOINT, s->checkpoint_grace_ns, store_now_ns());
+    if (due_ns > 0)
+        grace_insert(s, sp, due_ns);
     else
         backlog_insert(s, sp, front ? s->backlog.first : NULL);
 }
@@ -277,23 +279,15 @@ static bool write_span(struct cs_store *s, struct span *sp)
     sw->damaged = false;
     sp->written_as = sp->boundary;
     sp->disk_bytes = record_bytes(s, sp);
-    sw->write = (struct tier_write){.record = {.id = sp->id,
-                                               .kind = index_record_kind(sp),
-                                               .key = sp->key,
-                                               .parent = sp->parent ? sp->parent_key : (struct cs_key){0},
-                                               .tenant = sp->account->id,
-                                               .first_position = sp->first_position,
-                                               .n_pages = sp->n_pages,
-                                               .flags = (uint32_t)sp->written_as,
-                                               .ids = sp->ids,
-                                               .created_unix = sp->created_unix,
-                                               .used_unix = sp->touched_unix},
+    sw->write = (struct tier_write){.record = index_record_of(sp),
                                     .pages = sw->pages,
                                     .check = s->index.host ? block_is_right : NULL,
                                     .notes = notes,
                                     .n_notes = n_notes,
                                     .durable = span_durable,
                                     .ctx = sw};
+    sw->write.record.created_unix = sp->created_unix;
+    sw->write.record.used_unix = sp->touched_unix;
     writeback_unlist_locked(s, sp);
     index_set_disk_locked(&s->index, sp, SPAN_DISK_WRITING);
     s->writing_bytes += span_payload_bytes(s, sp);
@@ -324,6 +318,18 @@ static void refuse(struct cs_store *s, struct span *sp, uint32_t pass)
     room_trim_locked(s, account);
 }
 
+/* own: its tenant's quota has none, else the disk. */
+static void drop_without_room(struct cs_store *s, struct span *sp, bool own, uint32_t pass)
+{
+    if (own) {
+        room_count_quota_drop_locked(s, sp->account);
+    } else {
+        s->totals.dropped_disk_full++;
+        events_note_locked(s, EVENT_NO_ROOM, &sp->account->id, record_bytes(s, sp), 0);
+    }
+    refuse(s, sp, pass);
+}
+
 /* Each span is looked at as often as its parents are brought before it. One tenant's that must wait for room
  * of its own, or are dropped for want of it, hold up nobody else's. */
 static void pump(struct cs_store *s)
@@ -333,43 +339,38 @@ static void pump(struct cs_store *s)
     unsigned n_passed = 0;
     while ((sp = writeback_next_locked(&s->backlog, pass, &passed, &n_passed)) != NULL) {
         struct span *parent = sp->parent;
-        if (parent && parent->disk != SPAN_DISK_WRITING && parent->disk != SPAN_DISK_DURABLE) {
-            if (parent->refused_pass == pass || !can_be_led_to(s, sp)) {
-                /* It comes back when its parent is on disk, or with its path's next publish. */
-                sp->left_behind = true;
-                refuse(s, sp, pass);
-                continue;
-            }
+        bool goes = !parent || parent->disk == SPAN_DISK_WRITING || parent->disk == SPAN_DISK_DURABLE;
+        enum writebehind_order order =
+            writebehind_order_of(goes, !goes && parent->refused_pass == pass, goes || can_be_led_to(s, sp));
+        if (order == WRITEBEHIND_NOT_NOW) {
+            sp->left_behind = true;
+            refuse(s, sp, pass);
+            continue;
+        }
+        if (order == WRITEBEHIND_PARENT_FIRST) {
             if (parent->disk == SPAN_DISK_BACKLOG)
                 writeback_unlist_locked(s, parent);
             backlog_insert(s, parent, sp);
             continue;
         }
-        if (s->writing_bytes > 0 && s->writing_bytes + span_payload_bytes(s, sp) > s->pinned_budget) {
+        if (!writebehind_may_pin(s->writing_bytes, span_payload_bytes(s, sp), s->pinned_budget)) {
             s->tier->kick(s->disk);
             return;
         }
         enum room room = room_for_record_locked(s, sp, record_bytes(s, sp));
-        if (room == ROOM_NONE_OF_ITS_OWN) {
+        if (room != ROOM_MADE) {
+            bool own = room == ROOM_NONE_OF_ITS_OWN;
             struct account *account = sp->account;
-            /* What its tenant writes can be evicted once it is durable; what is over a lowered quota goes. */
-            if (account->n_writing > 0 || s->trimming) {
-                account->passed_over = pass;
+            enum writebehind_without_room then =
+                writebehind_without_room(own, s->writing_bytes > 0, account->n_writing > 0, s->trimming);
+            if (then != WRITEBEHIND_DROP)
                 s->tier->kick(s->disk);
-                continue;
-            }
-            room_count_quota_drop_locked(s, account);
-            refuse(s, sp, pass);
-            continue;
-        }
-        if (room == ROOM_NONE) {
-            if (s->writing_bytes > 0) { /* what holds the room can be evicted once it is durable */
-                s->tier->kick(s->disk);
+            if (then == WRITEBEHIND_STOP)
                 return;
-            }
-            s->totals.dropped_disk_full++;
-            events_note_locked(s, EVENT_NO_ROOM, &sp->account->id, record_bytes(s, sp), 0);
-            refuse(s, sp, pass);
+            if (then == WRITEBEHIND_PASS_OVER)
+                account->passed_over = pass;
+            else
+                drop_without_room(s, sp, own, pass);
             continue;
         }
         if (!admission_take(&s->admission, record_bytes(s, sp), store_now_ns())) {

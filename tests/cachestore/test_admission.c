@@ -2,6 +2,7 @@
 #include "tests/cachestore/fake_tier.h"
 
 #include "cachestore/policy/admission.h"
+#include "cachestore/policy/writebehind.h"
 #include "cachestore/store.h"
 
 #define HOUR_NS 3600000000000ull
@@ -79,9 +80,57 @@ static void what_the_device_shall_not_endure_is_not_written_and_counted(void **s
     fake_free(&f);
 }
 
+static void pages_are_written_at_once_and_checkpoints_after_their_grace(void **state)
+{
+    (void)state;
+    assert_int_equal(writebehind_due_ns(false, 10, 100), 0);
+    assert_int_equal(writebehind_due_ns(true, 10, 100), 110);
+    assert_int_equal(writebehind_due_ns(true, 0, 100), 0);
+}
+
+static void a_parent_is_written_before_its_children_and_what_is_pinned_is_bounded(void **state)
+{
+    (void)state;
+    static const enum writebehind_order orders[2][2][2] = {
+        {{WRITEBEHIND_NOT_NOW, WRITEBEHIND_PARENT_FIRST}, {WRITEBEHIND_NOT_NOW, WRITEBEHIND_NOT_NOW}},
+        {{WRITEBEHIND_THIS, WRITEBEHIND_THIS}, {WRITEBEHIND_THIS, WRITEBEHIND_THIS}},
+    };
+    for (int goes = 0; goes < 2; goes++)
+        for (int refused = 0; refused < 2; refused++)
+            for (int whole = 0; whole < 2; whole++)
+                assert_int_equal(writebehind_order_of(goes, refused, whole), orders[goes][refused][whole]);
+    assert_true(writebehind_may_pin(0, 1000, 10)); /* one alone */
+    assert_true(writebehind_may_pin(6, 4, 10));
+    assert_false(writebehind_may_pin(6, 5, 10));
+    assert_false(writebehind_may_pin(12, 0, 10));
+    assert_false(writebehind_may_pin(1, UINT64_MAX, 10));
+}
+
+static void what_has_no_room_waits_only_for_what_will_give_some(void **state)
+{
+    (void)state;
+    static const struct {
+        bool own, writing, own_writing, trimming;
+        enum writebehind_without_room then;
+    } cases[] = {
+        {false, true, false, false, WRITEBEHIND_STOP},    {false, true, true, true, WRITEBEHIND_STOP},
+        {false, false, false, false, WRITEBEHIND_DROP},   {false, false, false, true, WRITEBEHIND_DROP},
+        {true, true, true, false, WRITEBEHIND_PASS_OVER}, {true, false, false, true, WRITEBEHIND_PASS_OVER},
+        {true, true, false, false, WRITEBEHIND_DROP}, /* another tenant's gives it nothing */
+        {true, false, false, false, WRITEBEHIND_DROP},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(
+            writebehind_without_room(cases[i].own, cases[i].writing, cases[i].own_writing, cases[i].trimming),
+            cases[i].then);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_are_written_at_once_and_checkpoints_after_their_grace),
+        cmocka_unit_test(a_parent_is_written_before_its_children_and_what_is_pinned_is_bounded),
+        cmocka_unit_test(what_has_no_room_waits_only_for_what_will_give_some),
         cmocka_unit_test(a_days_bytes_trickle_in_and_at_most_an_hours_are_saved_up),
         cmocka_unit_test(a_short_path_is_written_once_it_has_grown),
         cmocka_unit_test(what_the_device_shall_not_endure_is_not_written_and_counted),
