@@ -20,11 +20,11 @@
  *   index.c index_tiers.c ranks.c accounts.c notes.c arena.c key.c policy/   no knowledge of the store
  *
  * Threads and locks. Callers' threads, the tier's and the device's (completions), the keeper (deadlines,
- * notifications, populating the arena, lowered quotas) and the control thread meet under one mutex,
- * cs_store.lock. It is held for short, bounded work in memory only: no I/O, no copy of a page, no hashing but
- * of one span's ids where it is split. Functions named _locked need it held. Lock order: cs_store.lock, then
- * the tier's or the device's own; both call back with none of their locks held. Notifications are called with
- * no lock.
+ * notifications, populating the arena, lowered quotas, lines about troubles) and the control thread meet
+ * under one mutex, cs_store.lock. It is held for short, bounded work in memory only: no I/O, no copy of a
+ * page, no hashing but of one span's ids where it is split. Functions named _locked need it held. Lock order:
+ * cs_store.lock, then the tier's or the device's own; both call back with none of their locks held.
+ * Notifications are called with no lock.
  */
 #ifndef ISOTHERM_CACHESTORE_STORE_H
 #define ISOTHERM_CACHESTORE_STORE_H
