@@ -141,7 +141,7 @@ static struct cut cut_tasks(const struct kn_backend *b, const struct kn_matrix *
                             size_t n)
 {
     unsigned panel_rows = b->matmul->panel_rows;
-    size_t tile_bytes = 0; /* the most of a part's */
+    size_t tile_bytes = 1; /* the most of a part's */
     struct cut c = {.rows_a_task = KN_ROWS_AT_ONCE / panel_rows * panel_rows};
     for (size_t i = 0; i < n_parts; i++) {
         c.tiles += parts[i]->tiles;
