@@ -12,7 +12,7 @@
 enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
 enum { KEY_BYTES = 17, NOTES_KEY_BYTES = 33 };
 static const char *const cf_names[N_CF] = {"default", "record", "meta"};
-static const char store_key[] = "store", budget_key[] = "budget";
+static const char store_key[] = "store";
 
 struct store_row {
     uint8_t uuid[16];
@@ -31,9 +31,6 @@ struct catalog {
     rocksdb_column_family_handle_t *cf[N_CF];
     rocksdb_writebatch_t *batch;
     bool read_only;
-    bool made; /* by a rebuild: see catalog_open_new */
-    int mark_fd;
-    uint64_t missing;
 };
 
 static char kind_byte(enum catalog_kind kind)
@@ -152,7 +149,7 @@ static void problem_text(const char *problem, const char *path, char *err, size_
         snprintf(err, err_len, "%s", problem);
 }
 
-static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t share_bytes, bool made,
+static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t share_bytes,
                        struct catalog **out, char *err, size_t err_len)
 {
     int rc = CS_OK;
@@ -175,12 +172,7 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
         return CS_EIO;
     }
     c->read_only = read_only;
-    c->made = made;
     rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
-    if (made) {
-        rocksdb_options_set_disable_auto_compactions(options, 1);
-        rocksdb_options_set_disable_auto_compactions(meta, 1);
-    }
     const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
     char *problem = NULL;
     if (read_only)
@@ -198,9 +190,6 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
         return rc;
     }
     c->batch = rocksdb_writebatch_create();
-    c->mark_fd = catalog_mark_open(dir_fd, name, read_only);
-    uint64_t synced = catalog_mark_read(c->mark_fd), there = rocksdb_get_latest_sequence_number(c->db);
-    c->missing = synced > there ? synced - there : 0;
     *out = c;
     return CS_OK;
 }
@@ -210,72 +199,36 @@ int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalo
 {
     *out = NULL;
     int rc = catalog_folder_ready(dir_fd, read_only, err, err_len);
-    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER, read_only, share_bytes, false, out, err, err_len)
-                       : rc;
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER, read_only, share_bytes, out, err, err_len) : rc;
 }
 
 int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len)
 {
     *out = NULL;
     int rc = catalog_folder_new(dir_fd, err, err_len);
-    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER_NEW, false, share_bytes, true, out, err, err_len)
-                       : rc;
-}
-
-static bool flush_all(struct catalog *c)
-{
-    rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
-    bool good = true;
-    for (int i = 0; i < N_CF; i++) {
-        char *problem = NULL;
-        rocksdb_flush_cf(c->db, fo, c->cf[i], &problem);
-        good = good && problem == NULL;
-        if (problem != NULL)
-            rocksdb_free(problem);
-    }
-    rocksdb_flushoptions_destroy(fo);
-    return good;
-}
-
-/* Files beside tables; of a row what is not its value; of all, what is lost at the end of blocks and tables.
- */
-uint64_t catalog_new_bytes(uint64_t n_rows, uint64_t value_bytes)
-{
-    enum { OTHERS_BYTES = 192 << 10, ROW_BYTES = NOTES_KEY_BYTES + 24, LOST_SHARE = 8 };
-    uint64_t bytes = value_bytes + n_rows * ROW_BYTES;
-    return bytes + bytes / LOST_SHARE + OTHERS_BYTES;
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER_NEW, false, share_bytes, out, err, err_len) : rc;
 }
 
 void catalog_close(struct catalog *c)
 {
     if (c == NULL)
         return;
-    if (!c->read_only)
-        (void)flush_all(c); /* a failure costs the next open a replay, nothing else */
+    if (!c->read_only) {
+        rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
+        for (int i = 0; i < N_CF; i++) {
+            /* A failure costs the next open a replay, nothing else. */
+            char *problem = NULL;
+            rocksdb_flush_cf(c->db, fo, c->cf[i], &problem);
+            if (problem != NULL)
+                rocksdb_free(problem);
+        }
+        rocksdb_flushoptions_destroy(fo);
+    }
     rocksdb_writebatch_destroy(c->batch);
     for (int i = 0; i < N_CF; i++)
         rocksdb_column_family_handle_destroy(c->cf[i]);
     rocksdb_close(c->db);
-    if (c->mark_fd >= 0)
-        close(c->mark_fd);
     free(c);
-}
-
-uint64_t catalog_missing(const struct catalog *c)
-{
-    return c->missing;
-}
-
-uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd)
-{
-    struct catalog_sizes sizes = catalog_folder_sizes(dir_fd);
-    uint64_t tables = 0;
-    for (int i = 0; i < N_CF; i++) {
-        uint64_t bytes = 0;
-        if (rocksdb_property_int_cf(c->db, c->cf[i], "rocksdb.live-sst-files-size", &bytes) == 0)
-            tables += bytes;
-    }
-    return 2 * (tables + sizes.logs) + sizes.others;
 }
 
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
@@ -300,26 +253,6 @@ int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
     memcpy(uuid, row.uuid, sizeof row.uuid);
     *epoch = row.epoch;
     return CS_OK;
-}
-
-int catalog_budget_get(struct catalog *c, uint64_t *bytes)
-{
-    rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
-    char *problem = NULL;
-    size_t len = 0;
-    char *value =
-        rocksdb_get_cf(c->db, ro, c->cf[CF_META], budget_key, sizeof budget_key - 1, &len, &problem);
-    rocksdb_readoptions_destroy(ro);
-    int rc = problem != NULL || (value != NULL && len != sizeof *bytes) ? CS_ECORRUPT
-             : value == NULL                                            ? CS_ENOTFOUND
-                                                                        : CS_OK;
-    if (rc == CS_OK)
-        memcpy(bytes, value, sizeof *bytes);
-    if (value != NULL)
-        rocksdb_free(value);
-    if (problem != NULL)
-        rocksdb_free(problem);
-    return rc;
 }
 
 int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx)
@@ -439,12 +372,6 @@ void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch
                               sizeof row);
 }
 
-void catalog_budget_put(struct catalog *c, uint64_t bytes)
-{
-    rocksdb_writebatch_put_cf(c->batch, c->cf[CF_META], budget_key, sizeof budget_key - 1,
-                              (const char *)&bytes, sizeof bytes);
-}
-
 unsigned catalog_batch_rows(const struct catalog *c)
 {
     return (unsigned)rocksdb_writebatch_count(c->batch);
@@ -454,20 +381,12 @@ int catalog_commit(struct catalog *c, bool sync)
 {
     if (rocksdb_writebatch_count(c->batch) == 0)
         return CS_OK;
-    /* What is in no log must be in tables before anything says that it is there. */
-    if (c->made && sync && !flush_all(c)) {
-        rocksdb_writebatch_clear(c->batch);
-        return CS_EIO;
-    }
     rocksdb_writeoptions_t *wo = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(wo, sync);
-    rocksdb_writeoptions_disable_WAL(wo, c->made && !sync);
     char *problem = NULL;
     rocksdb_write(c->db, wo, c->batch, &problem);
     rocksdb_writebatch_clear(c->batch);
     rocksdb_writeoptions_destroy(wo);
-    if (problem == NULL && sync)
-        catalog_mark_write(c->mark_fd, rocksdb_get_latest_sequence_number(c->db));
     if (problem == NULL)
         return CS_OK;
     rocksdb_free(problem);

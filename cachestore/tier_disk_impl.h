@@ -130,9 +130,6 @@ struct tier_stats {
         bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload,
         io_errors, dropped_notes, sqes, submissions, spans, checkpoints, records_foreign, volume_bytes,
         catalog_bytes, memory_bytes;
-    /* What the catalogue's files may take for a while (catalog_most_bytes), and notes that are not among its
-     * rows yet. */
-    atomic_uint_fast64_t catalog_most, notes_pending;
 };
 
 /* Makes the I/O thread's engine; called on that thread. As io_engine_open, which it is but for tests. */
@@ -238,12 +235,7 @@ void tier_row_push(struct tier_disk *t, struct row_op *op);
 int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs);
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-uint64_t tier_volume_limit(const struct tier_disk *t);
-/* Of a budget; and the least that it can be where volumes take so much. */
-uint64_t tier_catalog_share(uint64_t budget);
-uint64_t tier_catalog_share_least(uint64_t volume_bytes);
-/* Looks at what the catalogue takes. The catalogue thread, and the opener. */
-void tier_measure_catalog(struct tier_disk *t);
+uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
 /* Says once that volumes are read and written buffered, where they are. */
 void tier_say_buffered(struct tier_disk *t);
 

@@ -71,7 +71,6 @@ static void write_end(struct tier_disk *t, struct tier_write *w, enum tier_resul
     if (result == TIER_EIO)
         atomic_fetch_add(&t->stats.io_errors, 1);
     free(w->tier_notes);
-    atomic_fetch_sub(&t->stats.notes_pending, w->tier_notes_bytes);
     w->durable(w->ctx, w, result);
     atomic_fetch_sub(&t->pending, bytes);
 }
@@ -81,8 +80,6 @@ static void row_end(struct tier_disk *t, struct row_op *row, bool ok)
     if (row->pin)
         tier_asked_done(t, ok);
     atomic_fetch_sub(&t->pending, row->len);
-    if (!row->pin && !row->quota && row->value != NULL)
-        atomic_fetch_sub(&t->stats.notes_pending, row->len);
     tier_row_op_free(row);
 }
 
@@ -494,7 +491,7 @@ static void inbox_take(struct tier_disk *t)
         }
     }
     if (ended != NULL) {
-        uint64_t limit = tier_volume_limit(t);
+        uint64_t limit = tier_volume_limit(t, atomic_load(&t->stats.catalog_bytes));
         atomic_store(&t->limit, (int64_t)limit);
         if (limit != t->volumes.limit_bytes)
             volumes_set_limit(&t->volumes, limit);

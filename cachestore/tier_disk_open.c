@@ -18,23 +18,6 @@ static uint64_t or_default(uint64_t value, uint64_t fallback)
     return value != 0 ? value : fallback;
 }
 
-/* 1/64, at least 8 MiB, at most a quarter. Rows take about 1 KiB a span of 4 MiB. */
-#define SHARE_LEAST (8ull << 20)
-enum { SHARE = 64, SHARE_MOST = 4 };
-
-uint64_t tier_catalog_share(uint64_t budget)
-{
-    uint64_t share = budget / SHARE > SHARE_LEAST ? budget / SHARE : SHARE_LEAST;
-    return share < budget / SHARE_MOST ? share : budget / SHARE_MOST;
-}
-
-uint64_t tier_catalog_share_least(uint64_t volume_bytes)
-{
-    uint64_t share = volume_bytes / (SHARE - 1), small = volume_bytes / (SHARE_MOST - 1);
-    share = share > SHARE_LEAST ? share : SHARE_LEAST;
-    return share < small ? share : small;
-}
-
 static int configure(struct tier_disk *t, const struct cs_config *c, char *err, size_t err_len)
 {
     t->page_tokens = c->page_tokens;
@@ -47,18 +30,22 @@ static int configure(struct tier_disk *t, const struct cs_config *c, char *err, 
     t->inflight_bytes = or_default(c->inflight_bytes, 96u << 20);
     t->log = c->log;
     t->log_ctx = c->log_ctx;
-    t->catalog_share = tier_catalog_share(t->budget);
+    /* The catalogue's share: 1/64, at least 8 MiB, at most a quarter. Rows take about 1 KiB a span of 4 MiB.
+     */
+    t->catalog_share = t->budget / 64 > (8u << 20) ? t->budget / 64 : 8u << 20;
+    if (t->catalog_share > t->budget / 4)
+        t->catalog_share = t->budget / 4;
     uint32_t chunks = fmt_record_chunks(FMT_RECORD_SPAN, 1, t->page_tokens, t->page_bytes, t->chunk_bytes);
     if (chunks == 0) {
         snprintf(err, err_len, "a page of %llu bytes cannot be stored in chunks of %u bytes",
                  (unsigned long long)t->page_bytes, t->chunk_bytes);
         return CS_EINVAL;
     }
-    if (tier_volume_limit(t) < (uint64_t)chunks * t->chunk_bytes) {
+    if (tier_volume_limit(t, 0) < (uint64_t)chunks * t->chunk_bytes) {
         snprintf(err, err_len, "a disk budget of %llu bytes holds no record", (unsigned long long)t->budget);
         return CS_EINVAL;
     }
-    atomic_store(&t->limit, (int64_t)tier_volume_limit(t));
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, 0));
     return CS_OK;
 }
 
@@ -208,9 +195,10 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         goto fail;
     }
     tier_say_buffered(t);
-    tier_measure_catalog(t);
-    atomic_store(&t->limit, (int64_t)tier_volume_limit(t));
-    volumes_set_limit(&t->volumes, tier_volume_limit(t));
+    uint64_t catalog_bytes = catalog_disk_bytes(t->dir_fd);
+    atomic_store(&t->stats.catalog_bytes, catalog_bytes);
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, catalog_bytes));
+    volumes_set_limit(&t->volumes, tier_volume_limit(t, catalog_bytes));
     atomic_store(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes));
     rc = serve(t, err, err_len);
     if (rc != CS_OK)

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cachestore/catalog_carry.h"
 #include "cachestore/tier_disk_impl.h"
 
 enum { SCAN_DEPTH = 64, REBUILD_BATCH_ROWS = 256 };
@@ -137,196 +136,44 @@ out:
 /* ---- rebuild ----------------------------------------------------------------------------------------- */
 
 struct rebuild {
-    struct tier_disk *t;
-    struct catalog *made;
-    struct headers headers;
-    uint64_t n, row_bytes, room; /* rows; room: what the new catalogue may take */
-    uint64_t max_sequence;
-    bool over; /* it would take more */
-    struct carry carry;
+    struct catalog *catalog;
+    uint64_t max_sequence, n;
 };
 
-static int rebuild_row(struct rebuild *b, const struct fmt_record *r, const void *header)
+static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header)
 {
+    struct rebuild *b = ctx;
     struct record_id id = {.nonce = r->id_nonce, .sequence = r->id_sequence};
     /* A row is the header's first bytes. */
-    catalog_put(b->made, CATALOG_RECORD, id, header, fmt_record_row_bytes(r));
-    return catalog_batch_rows(b->made) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->made, false);
-}
-
-static int rebuild_first(void *ctx, const struct fmt_record *r, const void *header)
-{
-    struct rebuild *b = ctx;
-    int rc = headers_add(&b->headers, r);
-    if (r->id_sequence > b->max_sequence)
-        b->max_sequence = r->id_sequence;
-    b->n++;
-    b->row_bytes += fmt_record_row_bytes(r);
-    b->over = b->over || catalog_new_bytes(b->n, b->row_bytes) > b->room;
-    return rc != CS_OK || b->over ? rc : rebuild_row(b, r, header);
-}
-
-static int rebuild_again(void *ctx, const struct fmt_record *r, const void *header)
-{
-    struct rebuild *b = ctx;
-    struct record_id id = {.nonce = r->id_nonce, .sequence = r->id_sequence};
-    return headers_find(&b->headers, id) != NULL ? rebuild_row(b, r, header) : CS_OK;
-}
-
-/* There are more rows than fit into the budget: what lies deepest goes, and its room with it. */
-static int rebuild_within(struct rebuild *b, uint64_t most, char *err, size_t err_len)
-{
-    struct tier_disk *t = b->t;
-    catalog_close(b->made);
-    b->made = NULL;
-    (void)catalog_remove_new(t->dir_fd);
-    headers_claim(&b->headers, &t->volumes);
-    if (!headers_fit(&b->headers, &t->volumes, most)) {
-        snprintf(err, err_len, "a budget of %llu bytes has no room for a catalogue",
-                 (unsigned long long)t->budget);
-        return CS_EIO;
-    }
-    b->n = 0;
-    for (size_t i = 0; i < b->headers.n; i++)
-        b->n += b->headers.all[i].kept;
-    int rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->made, err, err_len);
-    if (rc != CS_OK)
-        return rc == CS_ENOMEM ? rc : CS_EIO;
-    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_again, b);
-    if (rc != CS_OK)
-        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
-    return rc;
-}
-
-static int rebuild_make(struct rebuild *b, uint64_t most, char *err, size_t err_len)
-{
-    struct tier_disk *t = b->t;
-    int rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->made, err, err_len);
-    if (rc != CS_OK)
-        return rc == CS_ENOMEM ? rc : CS_EIO;
-    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_first, b);
-    if (rc == CS_OK && b->over) {
-        rc = rebuild_within(b, most, err, err_len);
-        if (rc != CS_OK)
-            return rc;
-    }
-    if (rc == CS_OK)
-        rc = catalog_commit(b->made, true);
-    if (rc != CS_OK)
-        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
-    return rc;
-}
-
-static int rebuild_look(void *ctx, const struct fmt_record *r, const void *header)
-{
-    struct rebuild *b = ctx;
-    (void)header;
+    catalog_put(b->catalog, CATALOG_RECORD, id, header, fmt_record_row_bytes(r));
     b->n++;
     if (r->id_sequence > b->max_sequence)
         b->max_sequence = r->id_sequence;
-    return headers_add(&b->headers, r);
-}
-
-static int rebuild_carry(void *ctx, const struct fmt_record *r, const void *header)
-{
-    struct rebuild *b = ctx;
-    return carry_row(&b->carry, r, header);
-}
-
-/* The catalogue that is there is this store's and lost only its newest rows: the new one is made beside it
- * and takes over what only rows have. CS_EFULL: the budget has no room for both. */
-static int rebuild_beside(struct rebuild *b, uint64_t most, char *err, size_t err_len)
-{
-    struct tier_disk *t = b->t;
-    b->carry.headers = &b->headers;
-    int rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_look, b);
-    if (rc == CS_OK) {
-        headers_claim(&b->headers, &t->volumes);
-        rc = carry_look(&b->carry);
-    }
-    uint64_t need = volumes_file_bytes(&t->volumes) + catalog_disk_bytes(t->dir_fd) +
-                    headers_catalog_bytes(&b->headers) + catalog_new_bytes(b->carry.n_rows, b->carry.bytes);
-    if (rc == CS_OK && need > most)
-        return CS_EFULL;
-    if (rc == CS_OK) {
-        rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->made, err, err_len);
-        if (rc != CS_OK)
-            return rc == CS_ENOMEM ? rc : CS_EIO;
-    }
-    b->carry.made = b->made;
-    if (rc == CS_OK)
-        rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_carry, b);
-    if (rc == CS_OK)
-        rc = carry_others(&b->carry);
-    if (rc == CS_OK)
-        rc = catalog_commit(b->made, true);
-    if (rc != CS_OK)
-        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
-    return rc;
-}
-
-/* Its log has lost its end, and it is this store's. */
-static bool is_cut(struct tier_disk *t)
-{
-    uint8_t uuid[16];
-    uint32_t epoch;
-    if (t->catalog == NULL || catalog_missing(t->catalog) == 0 ||
-        catalog_store_get(t->catalog, uuid, &epoch) != CS_OK || memcmp(uuid, t->store.uuid, sizeof uuid) != 0)
-        return false;
-    tier_log(t, CS_LOG_WARN,
-             "disk cache: the catalogue's log has lost its end, %llu changes that were synced: rows are made "
-             "again from record headers",
-             (unsigned long long)catalog_missing(t->catalog));
-    return true;
-}
-
-/* Without an old one: it does not open, or there is no room for both. */
-static int rebuild_alone(struct rebuild *b, uint64_t most, char *err, size_t err_len)
-{
-    int rc = catalog_remove(b->t->dir_fd);
-    if (rc < 0) {
-        snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
-        return CS_EIO;
-    }
-    headers_free(&b->headers);
-    b->n = 0;
-    /* A new store has nothing to look through. */
-    return b->t->volumes.n_volumes > 0 ? rebuild_make(b, most, err, err_len) : CS_OK;
+    return catalog_batch_rows(b->catalog) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->catalog, false);
 }
 
 int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len)
 {
-    struct rebuild b = {.t = t};
-    bool cut = is_cut(t);
-    /* Never above the budget, nor, where that was lowered, above what was there. */
-    uint64_t volume_bytes = volumes_file_bytes(&t->volumes) + FMT_RECORD_ALIGN,
-             there = volume_bytes + catalog_disk_bytes(t->dir_fd),
-             most = (there > t->budget ? there : t->budget) - FMT_RECORD_ALIGN;
-    b.room = most + FMT_RECORD_ALIGN - volume_bytes;
-    b.carry.old = cut ? t->catalog : NULL;
-    int rc = cut ? rebuild_beside(&b, most, err, err_len) : CS_EFULL;
     catalog_close(t->catalog);
     t->catalog = NULL;
-    if (rc == CS_EFULL)
-        rc = rebuild_alone(&b, most, err, err_len);
-    bool made = b.made != NULL;
-    catalog_close(b.made);
-    headers_free(&b.headers);
-    carry_free(&b.carry);
-    int replaced = rc == CS_OK && made ? catalog_replace(t->dir_fd) : 0;
-    if (replaced < 0) {
-        snprintf(err, err_len, "cannot put the new catalogue in its place: %s", strerror(-replaced));
+    int rc = catalog_remove(t->dir_fd);
+    if (rc < 0) {
+        snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
         return CS_EIO;
-    }
-    if (rc != CS_OK) {
-        (void)catalog_remove_new(t->dir_fd);
-        return rc;
     }
     rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, err, err_len);
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
+    struct rebuild b = {.catalog = t->catalog};
+    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_one, &b);
+    if (rc == CS_OK)
+        rc = catalog_commit(t->catalog, true);
+    if (rc != CS_OK) {
+        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
+        return rc;
+    }
     *epoch = (uint32_t)(b.max_sequence >> SEQUENCE_EPOCH_BITS);
-    if (made)
+    if (t->volumes.n_volumes > 0)
         tier_log(t, CS_LOG_WARN, "disk cache: catalogue rebuilt from %llu record headers",
                  (unsigned long long)b.n);
     return CS_OK;

@@ -21,7 +21,7 @@ struct row {
     size_t len;
     bool spoiled; /* a checksum of its block fails */
 };
-enum { BUDGET_KIND = 254, STORE_KIND = 255 };
+enum { STORE_KIND = 255 };
 
 /* One change, or what undoes it. */
 struct change {
@@ -423,13 +423,6 @@ uint64_t catalog_disk_bytes(int dir_fd)
     return rows_bytes();
 }
 
-/* What is there is all there ever is. */
-uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd)
-{
-    (void)c;
-    return catalog_disk_bytes(dir_fd);
-}
-
 struct store_row {
     uint8_t uuid[16];
     uint32_t epoch;
@@ -452,32 +445,6 @@ int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
     memcpy(uuid, s.uuid, sizeof s.uuid);
     *epoch = s.epoch;
     return CS_OK;
-}
-
-/* Not simulated: a power cut takes what was not synced, and nothing else. */
-uint64_t catalog_missing(const struct catalog *c)
-{
-    (void)c;
-    return 0;
-}
-
-int catalog_budget_get(struct catalog *c, uint64_t *bytes)
-{
-    bool there;
-    const struct row key = {.kind = BUDGET_KIND};
-    (void)c;
-    size_t at = find(&key, &there);
-    if (!there)
-        return CS_ENOTFOUND;
-    if (rows[at].spoiled || sim_fault(FAULT_catalog_scan_error))
-        return CS_ECORRUPT;
-    memcpy(bytes, rows[at].value, sizeof *bytes);
-    return CS_OK;
-}
-
-uint64_t catalog_new_bytes(uint64_t n, uint64_t value_bytes)
-{
-    return SECTOR + value_bytes + n * ROW_OVERHEAD_BYTES;
 }
 
 int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx)
@@ -577,12 +544,6 @@ void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch
     struct store_row s = {.epoch = epoch};
     memcpy(s.uuid, uuid, sizeof s.uuid);
     batch_add(c, (struct change){.put = true, .row = {.kind = STORE_KIND, .value = &s, .len = sizeof s}});
-}
-
-void catalog_budget_put(struct catalog *c, uint64_t bytes)
-{
-    batch_add(
-        c, (struct change){.put = true, .row = {.kind = BUDGET_KIND, .value = &bytes, .len = sizeof bytes}});
 }
 
 unsigned catalog_batch_rows(const struct catalog *c)
