@@ -359,9 +359,9 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
     }
     log_cache(e, start, config.arena_bytes, tokens, reason);
     if (c->disk_dir && s.disk_on)
-        log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu spans · %s", c->disk_dir,
+        log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu span%s · %s", c->disk_dir,
                  sizing_text(s.disk_bytes, (char[32]){0}), sizing_text(s.disk_budget, a),
-                 (unsigned long long)s.disk_spans, s.disk_engine);
+                 (unsigned long long)s.disk_spans, s.disk_spans == 1 ? "" : "s", s.disk_engine);
     return ENG_OK;
 }
 

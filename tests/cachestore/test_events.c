@@ -26,8 +26,10 @@ static void on_log(void *ctx, enum cs_log_level level, const char *line)
     struct cs_store *s = (struct cs_store *)said.store;
     pthread_mutex_unlock(&said.lock);
     /* It would wait here for ever. */
-    if (s)
-        (void)stats_of(s);
+    if (s) {
+        pthread_mutex_lock(&s->lock);
+        pthread_mutex_unlock(&s->lock);
+    }
 }
 
 static unsigned lines_with(const char *text)

@@ -21,7 +21,11 @@ PAGE = 4096
 
 
 def admin(*arguments):
-    return subprocess.run([ADMIN, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([ADMIN, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    blank = [line for line in result.stdout.splitlines() if line.endswith(" ")]
+    if blank:
+        raise AssertionError(f"lines that end in blanks: {blank}")
+    return result
 
 
 def fixture(folder, what):

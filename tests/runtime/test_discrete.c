@@ -169,8 +169,11 @@ static void a_restart_brings_the_same_bits_through_the_host(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, rig_make_folder, rig_drop_folder)
 
-int main(void)
+/* argv[1]: only tests whose names match it. */
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         TEST(cold_warm_and_from_the_host_the_bits_are_the_same),
         TEST(through_a_small_host_from_disk_the_bits_are_the_same),

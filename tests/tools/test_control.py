@@ -345,6 +345,7 @@ class Changing(Case):
         self.ask("quota", ONE, "--device", "112K")  # the other limit stays
         self.assertEqual([(u["device_limit"], u["disk_limit"]) for u in self.ask("quota", "1111")], [(112 << 10, 256 << 10)])
         self.assertIn("256.0 KiB of 256.0 KiB", self.admin("quota").stdout)
+        self.assertNotRegex(self.admin("quota").stdout, r"(?m) $")
         self.assertIn(f"quota of tenant {ONE} through the control socket: device {112 << 10} bytes, host as all others, disk {256 << 10} bytes", holder.close())
         self.assertEqual((use(ONE)["disk_bytes"], use(ONE)["disk_limit"]), (256 << 10, 256 << 10))
         self.ask("quota", ONE, "--none")

@@ -169,9 +169,9 @@ static int run_check(struct check *c)
             printf("skipped    %" PRIu64 " that are on no disk, or not any more\n", c->gone);
         if (!info.catalog_ok)
             printf("catalogue  not readable: rebuilt at the next open, notes are lost\n");
-        printf("%s         %" PRIu64 " spans, %" PRIu64 " checkpoint%s, %s read, %zu damaged\n",
-               c->n_damaged == 0 ? "ok" : "--", c->n - c->checkpoints, c->checkpoints,
-               c->checkpoints == 1 ? "" : "s", bytes_text(c->bytes, a), c->n_damaged);
+        printf("%s         %" PRIu64 " span%s, %" PRIu64 " checkpoint%s, %s read, %zu damaged\n",
+               c->n_damaged == 0 ? "ok" : "--", c->n - c->checkpoints, c->n - c->checkpoints == 1 ? "" : "s",
+               c->checkpoints, c->checkpoints == 1 ? "" : "s", bytes_text(c->bytes, a), c->n_damaged);
         if (dropped > 0)
             printf("dropped    %" PRIu64 "\n", dropped);
         if (kept > 0)

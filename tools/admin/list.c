@@ -94,7 +94,7 @@ static int print_span(void *ctx, const struct cs_span_info *s)
     hex_text(s->fingerprint, sizeof s->fingerprint, fingerprint);
     hex_text(s->tenant.id, sizeof s->tenant.id, tenant);
     if (l->n++ == 0)
-        printf("%-28s %8s %11s %9s %9s  %-8s %-8s %-8s\n", "positions", "tokens", "bytes", "made", "used",
+        printf("%-28s %8s %11s %9s %9s  %-8s %-8s %s\n", "positions", "tokens", "bytes", "made", "used",
                "key", "model", "tenant");
     char place[48], positions[64], tokens[16] = "-", bytes[32], made[32], used[32];
     place_text(s, place);

@@ -55,8 +55,8 @@ static int print_use(void *ctx, const struct cs_tenant_use *u)
         return 0;
     }
     if (l->n++ == 0)
-        printf("%-32s %8s  %-23s %-23s %-23s\n", "tenant", "records", "device", "host", "disk");
-    printf("%-32s %8" PRIu64 "  %-23s %-23s %-23s\n",
+        printf("%-32s %8s  %-23s %-23s %s\n", "tenant", "records", "device", "host", "disk");
+    printf("%-32s %8" PRIu64 "  %-23s %-23s %s\n",
            memcmp(&u->tenant, &anonymous, sizeof anonymous) == 0 ? "anonymous" : hex, u->records,
            share_text(u->used.device_bytes, u->limit.device_bytes, l->live, a),
            share_text(u->used.host_bytes, u->limit.host_bytes, l->live, b),
