@@ -150,6 +150,7 @@ struct tier_disk {
     void *log_ctx;
     pthread_t io_thread, catalog_thread;
     bool io_thread_runs, catalog_thread_runs;
+    bool catalog_fails; /* a line says so; catalogue thread */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* the catalogue thread's queue; the I/O thread's start; deletes_idle */
@@ -183,6 +184,7 @@ struct tier_disk {
     /* I/O thread (and the opener before it serves). */
     struct io *io;
     struct volumes volumes;
+    struct episode unreadable, failed_writes, failed_syncs, full;
     struct tier_read *reads; /* taken from the inbox, not begun */
     struct tier_write *writes, **writes_tail;
     struct transfer *writing; /* data in flight, for a failed sync to find */
@@ -199,7 +201,6 @@ struct tier_disk {
     struct group *syncing;     /* whose volumes are being synced */
     bool flushing, deleting, kick, closing, cancel_all, erase_syncing;
     bool notes_dropped_said, buffered_said;
-    struct episode unreadable, failed_writes, failed_syncs, full;
     bool flush_timer;
     bool retry; /* writes were refused: an empty group finds out whether the catalogue can be written again */
     uint64_t flush_at_ms, retry_at_ms;
@@ -208,7 +209,6 @@ struct tier_disk {
 
     /* Catalogue thread (and the opener). */
     struct catalog *catalog;
-    bool catalog_fails; /* a line says so */
 };
 
 enum {

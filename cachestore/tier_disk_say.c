@@ -76,9 +76,10 @@ void tier_say_due(struct tier_disk *t, bool last)
 
 uint64_t tier_say_due_ms(const struct tier_disk *t)
 {
-    const struct episode *all[] = {&t->unreadable, &t->failed_writes, &t->failed_syncs, &t->full};
+    enum { N = 4 };
+    const struct episode *const all[N] = {&t->unreadable, &t->failed_writes, &t->failed_syncs, &t->full};
     uint64_t first = UINT64_MAX;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    for (size_t i = 0; i < N; i++) {
         uint64_t due = episode_due_ms(all[i]);
         if (due < first)
             first = due;
