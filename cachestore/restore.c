@@ -436,8 +436,10 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
     for (size_t k = 0; k < n_segments; k++)
         wanted += segments[k].n;
     q->reuse.tokens_matched = wanted * s->page_tokens;
-    if (n_segments > 0)
+    if (n_segments > 0) {
         sequence_set_place_locked(q, segments[n_segments - 1].sp, segments[n_segments - 1].n - 1);
+        q->continues = q->place->n_children <= 1;
+    }
     if (s->stateful && wanted > 0) {
         if (q->reuse.miss == CS_MISS_DIVERGED && checkpoint_path_forks_locked(q->place, q->place_ordinal))
             q->branch = q->reuse.tokens_matched;

@@ -62,6 +62,17 @@ static void later_tokens_are_worth_what_they_cost_more(void **state)
     assert_true(ratio > 6.99 && ratio < 7.01);
 }
 
+static void pages_of_a_dense_model_are_worth_the_same_at_any_depth_and_more_in_a_later_turn(void **state)
+{
+    (void)state;
+    const struct worth_costs known = worth_costs_of(2, 0.001);
+    struct worth_facts first = {.from = 0, .to = 16, .blocks_freed = 1, .role = WORTH_PAGES},
+                       deep = {.from = 90000, .to = 90016, .blocks_freed = 1, .role = WORTH_PAGES};
+    assert_true(worth_value(&known, &first) == 16 && worth_value(&known, &deep) == 16);
+    deep.role = WORTH_PAGES_CONTINUED;
+    assert_true(worth_value(&known, &deep) == 48);
+}
+
 /* ---- the ranks themselves, against a plain search ---------------------------------------------------- */
 
 enum { RANKED = 400, TENANTS = 5 };
@@ -153,6 +164,25 @@ static void fill_with_others(struct cs_store *s, const struct cs_config *c, uint
         run_turn(s, c, 0, ids, 40, 49, NULL, 0);
         check_balance(s);
     }
+}
+
+static void a_conversation_that_has_gone_on_outlives_a_later_first_prompt(void **state)
+{
+    (void)state;
+    enum { PROMPT = 16, ROOM = 4 * PROMPT + 1 };
+    struct cs_config c = tiny_config(ROOM);
+    struct cs_store *s = tiny_open(&c);
+    uint32_t ids[6][PROMPT * PT + 1];
+    for (uint32_t i = 0; i < 6; i++)
+        make_ids(ids[i], PROMPT * PT + 1, 0, 100 + i);
+    round_trip(s, NULL, ids[0], PROMPT / 2 * PT);
+    assert_int_equal(round_trip(s, NULL, ids[0], PROMPT * PT), PROMPT / 2 * PT);
+    for (uint32_t i = 1; i < 6; i++)
+        assert_int_equal(round_trip(s, NULL, ids[i], PROMPT * PT), 0);
+    assert_int_equal(look_up(s, NULL, ids[0], PROMPT * PT).tokens_device, PROMPT * PT);
+    assert_true(look_up(s, NULL, ids[1], PROMPT * PT).tokens_device < PROMPT * PT);
+    check_balance(s);
+    cs_close(s, 0);
 }
 
 static void pages_that_nothing_resumes_leave_first(void **state)
@@ -460,8 +490,10 @@ int main(void)
         cmocka_unit_test(worth_is_weight_times_time_over_blocks_and_age),
         cmocka_unit_test(the_order_of_two_changes_once_and_not_before_it_is_said),
         cmocka_unit_test(later_tokens_are_worth_what_they_cost_more),
+        cmocka_unit_test(pages_of_a_dense_model_are_worth_the_same_at_any_depth_and_more_in_a_later_turn),
         cmocka_unit_test(who_may_leave_and_when),
         cmocka_unit_test(what_is_worth_the_same_leaves_by_age),
+        cmocka_unit_test(a_conversation_that_has_gone_on_outlives_a_later_first_prompt),
         cmocka_unit_test(pages_that_nothing_resumes_leave_first),
         cmocka_unit_test(checkpoints_on_the_way_leave_before_ends_of_paths),
         cmocka_unit_test(what_is_durable_leaves_before_what_would_be_lost),
