@@ -86,7 +86,6 @@ struct span {
     enum span_kind kind;
     enum cs_boundary_kind boundary, written_as; /* of a checkpoint; what its record says */
     bool doomed;
-    bool continued;   /* written by who went on where a path ended, and not beside others */
     bool kept;        /* pinned by its owner: leaves disk and index for no other's sake; only while durable */
     bool kept_path;   /* ... or something below it is; used while rows are linked */
     bool held_back;   /* would have gone to lower tiers, but the store drains; or it does no more */
@@ -113,6 +112,7 @@ struct span {
         struct {
             uint64_t last_used;      /* microseconds of wall clock, made strictly increasing */
             uint32_t first_position; /* tokens before it */
+            bool continues;          /* set before it is ranked */
         };
         struct evict_facts age; /* the same; ranks look at it with their nodes */
     };

@@ -126,6 +126,7 @@ struct span *index_split_locked(struct index *ix, struct span *sp, uint32_t n_pa
     tail->lost = sp->lost;
     tail->held_back = sp->held_back;
     tail->last_used = sp->last_used;
+    tail->continues = sp->continues;
     tail->created_unix = sp->created_unix;
     tail->touched_unix = sp->touched_unix;
     for (uint32_t i = n_pages; i < sp->n_pages; i++) {

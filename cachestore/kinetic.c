@@ -31,7 +31,7 @@ static const struct evict_facts *age_of(const struct kinetic_heap *h, const stru
 /* Of what was used behind `now`, less than nothing. */
 static int64_t age_us(const struct evict_facts *f, uint64_t now)
 {
-    return (int64_t)(now - f->last_used);
+    return (int64_t)(now - evict_used_us(f));
 }
 
 bool kinetic_before(const struct kinetic_node *a, const struct evict_facts *age_a,
@@ -236,7 +236,7 @@ static bool take_line(struct kinetic_member *m)
     const struct kinetic_node *first = m->heap.root;
     const struct evict_facts *age = age_of(&m->heap, first);
     if (m->node.turn == first->turn && m->node.value == first->value && m->age.last_used == age->last_used &&
-        m->age.first_position == age->first_position)
+        m->age.first_position == age->first_position && m->age.continues == age->continues)
         return false;
     m->node.turn = first->turn;
     m->node.value = first->value;

@@ -134,7 +134,7 @@ static uint32_t add_spans(struct cs_sequence *q, const uint32_t *ids, const stru
             break;
         }
         sp->created_unix = sp->touched_unix = now_unix;
-        sp->continued = q->continues;
+        sp->continues = q->continues;
         for (uint32_t i = 0; i < take; i++)
             index_attach_locked(&s->index, sp, i, pages[done + i], false);
         index_touch_locked(&s->index, sp, tick);

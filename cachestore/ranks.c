@@ -277,17 +277,12 @@ static struct worth_facts facts_of_checkpoint(const struct index *ix, const stru
     return facts;
 }
 
-static enum worth_role role_of_pages(const struct index *ix, const struct span *sp)
-{
-    return ix->stateful ? WORTH_LEAF : sp->continued ? WORTH_PAGES_CONTINUED : WORTH_PAGES;
-}
-
 static struct worth_facts facts_of_span(const struct index *ix, const struct span *sp, double blocks)
 {
     return (struct worth_facts){.from = sp->first_position,
                                 .to = sp->first_position + sp->n_pages * ix->page_tokens,
                                 .blocks_freed = blocks,
-                                .role = role_of_pages(ix, sp)};
+                                .role = ix->stateful ? WORTH_LEAF : WORTH_PAGES};
 }
 
 uint32_t ranks_pages_to_unused(const struct index *ix, const struct span *sp)
@@ -329,8 +324,10 @@ static void update_device(struct index *ix, struct span *sp, const struct worth_
         standing.useless = ranks_page_is_dead(ix, sp, i);
         standing.part_of_useful = sp->useful_depth > 0 && (ix->over_disk || ix->host);
         standing.rested_on = something_is_resident_behind(sp, i);
-        facts = (struct worth_facts){
-            .from = from, .to = from + ix->page_tokens, .blocks_freed = 1, .role = role_of_pages(ix, sp)};
+        facts = (struct worth_facts){.from = from,
+                                     .to = from + ix->page_tokens,
+                                     .blocks_freed = 1,
+                                     .role = ix->stateful ? WORTH_LEAF : WORTH_PAGES};
     }
     rank_put(ix, RANK_DEVICE, sp, judge(ix, &standing, &facts));
 }

@@ -190,9 +190,9 @@ struct cs_sequence {
     struct span *place;
     uint32_t place_ordinal;
     struct cs_sequence *placed_next, *placed_previous; /* of place->placed */
-    bool continues; /* what is published goes on from the end of a path, or from one that nobody else does */
-    uint32_t n_known;  /* pages of the path that are in the tree */
-    struct cs_key key; /* behind them */
+    bool continues;                                    /* what it publishes, a path from its end on */
+    uint32_t n_known;                                  /* pages of the path that are in the tree */
+    struct cs_key key;                                 /* behind them */
     /* Page table. n_pages is 0 while a restore is under way. */
     uint32_t *page;
     void **address;

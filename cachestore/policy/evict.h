@@ -11,7 +11,9 @@
  * What is pinned, in use or on its way is no candidate. On disk nothing is that others rest on: a record
  * without its parent would be found by nobody.
  *
- * The index, and a turn by age, let go of the least recently used; of equals the deeper one goes.
+ * The index, and a turn by age, let go of the least recently used; of equals the deeper one goes. What
+ * continues a path counts as if it had been used 90 s later: a conversation that has gone on once is more
+ * likely to go on again than a first prompt is to have a second turn.
  */
 #ifndef ISOTHERM_CACHESTORE_POLICY_EVICT_H
 #define ISOTHERM_CACHESTORE_POLICY_EVICT_H
@@ -49,7 +51,11 @@ bool evict_by_worth(enum evict_turn turn);
 struct evict_facts {
     uint64_t last_used;      /* greater is later */
     uint32_t first_position; /* depth in tokens */
+    bool continues;          /* a path, where nothing else did; models without state only */
 };
+
+/* When it counts as used, microseconds like last_used. */
+uint64_t evict_used_us(const struct evict_facts *facts);
 
 /* True: a leaves before b. */
 bool evict_oldest_before(const struct evict_facts *a, const struct evict_facts *b);

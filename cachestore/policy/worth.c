@@ -18,18 +18,15 @@ struct worth_costs worth_costs_of(double linear, double quadratic)
 
 double worth_value(const struct worth_costs *costs, const struct worth_facts *facts)
 {
-    static const double weight[] = {[WORTH_LEAF] = 1.0,
-                                    [WORTH_SHARED] = 0.2,
-                                    [WORTH_INTERIOR] = 0.03,
-                                    [WORTH_PAGES] = 1.0,
-                                    [WORTH_PAGES_CONTINUED] = 3.0};
+    static const double weight[] = {
+        [WORTH_LEAF] = 1.0, [WORTH_SHARED] = 0.2, [WORTH_INTERIOR] = 0.03, [WORTH_PAGES] = 1.0};
     double from = facts->from, to = facts->to;
     if (!(to > from) || !(facts->blocks_freed > 0))
         return 0;
-    double value = weight[facts->role] * (to - from) / facts->blocks_freed;
-    if (facts->role == WORTH_PAGES || facts->role == WORTH_PAGES_CONTINUED)
-        return value;
-    return value * (costs->linear + costs->quadratic * (to + from));
+    double time = to - from;
+    if (facts->role != WORTH_PAGES)
+        time *= costs->linear + costs->quadratic * (to + from);
+    return weight[facts->role] * time / facts->blocks_freed;
 }
 
 static double floored(int64_t age_us)

@@ -9,8 +9,7 @@
  * nothing.
  *
  * Pages of a model without state count by tokens, whatever lies before them: with time, long prompts that
- * nobody asks for again kept more than they brought. w = 1, and 3 for what went on where a path had ended: a
- * conversation that has gone on once is more likely to go on again than one that has not.
+ * nobody asks for again took more room than they were worth.
  *
  * Time is that of tokens from one position to another, T(to) - T(from) with T(n) = a n + c n^2, in units of
  * a, as only proportions matter; where nothing is known of a and c, every token takes the same.
@@ -26,11 +25,10 @@
 #include <stdint.h>
 
 enum worth_role {
-    WORTH_LEAF,            /* nothing stored goes on behind it */
-    WORTH_SHARED,          /* the system boundary */
-    WORTH_INTERIOR,        /* any other */
-    WORTH_PAGES,           /* no checkpoint: pages of a model that resumes behind any of them */
-    WORTH_PAGES_CONTINUED, /* ... of a later turn */
+    WORTH_LEAF,     /* nothing stored goes on behind it */
+    WORTH_SHARED,   /* the system boundary */
+    WORTH_INTERIOR, /* any other */
+    WORTH_PAGES,    /* pages of a model without state, which resumes behind any of them */
 };
 
 /* Of a token, and of a token squared. */

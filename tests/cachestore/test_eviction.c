@@ -62,15 +62,22 @@ static void later_tokens_are_worth_what_they_cost_more(void **state)
     assert_true(ratio > 6.99 && ratio < 7.01);
 }
 
-static void pages_of_a_dense_model_are_worth_the_same_at_any_depth_and_more_in_a_later_turn(void **state)
+static void pages_of_a_dense_model_are_worth_the_same_at_any_depth(void **state)
 {
     (void)state;
     const struct worth_costs known = worth_costs_of(2, 0.001);
-    struct worth_facts first = {.from = 0, .to = 16, .blocks_freed = 1, .role = WORTH_PAGES},
-                       deep = {.from = 90000, .to = 90016, .blocks_freed = 1, .role = WORTH_PAGES};
+    const struct worth_facts first = {.from = 0, .to = 16, .blocks_freed = 1, .role = WORTH_PAGES},
+                             deep = {.from = 90000, .to = 90016, .blocks_freed = 1, .role = WORTH_PAGES};
     assert_true(worth_value(&known, &first) == 16 && worth_value(&known, &deep) == 16);
-    deep.role = WORTH_PAGES_CONTINUED;
-    assert_true(worth_value(&known, &deep) == 48);
+}
+
+static void what_continues_a_path_counts_as_used_90_seconds_later(void **state)
+{
+    (void)state;
+    const struct evict_facts once = {.last_used = 100000000},
+                             again = {.last_used = 10000001, .continues = true},
+                             long_ago = {.last_used = 9999999, .continues = true};
+    assert_true(evict_oldest_before(&once, &again) && evict_oldest_before(&long_ago, &once));
 }
 
 /* ---- the ranks themselves, against a plain search ---------------------------------------------------- */
@@ -490,7 +497,8 @@ int main(void)
         cmocka_unit_test(worth_is_weight_times_time_over_blocks_and_age),
         cmocka_unit_test(the_order_of_two_changes_once_and_not_before_it_is_said),
         cmocka_unit_test(later_tokens_are_worth_what_they_cost_more),
-        cmocka_unit_test(pages_of_a_dense_model_are_worth_the_same_at_any_depth_and_more_in_a_later_turn),
+        cmocka_unit_test(pages_of_a_dense_model_are_worth_the_same_at_any_depth),
+        cmocka_unit_test(what_continues_a_path_counts_as_used_90_seconds_later),
         cmocka_unit_test(who_may_leave_and_when),
         cmocka_unit_test(what_is_worth_the_same_leaves_by_age),
         cmocka_unit_test(a_conversation_that_has_gone_on_outlives_a_later_first_prompt),

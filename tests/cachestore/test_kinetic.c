@@ -238,7 +238,7 @@ static void of_equals_the_oldest_goes_and_then_the_deepest(void **state)
     for (int i = 0; i < 6; i++) {
         struct item *it = &w.items[i];
         it->node[0] = (struct kinetic_node){.value = lines[i].value, .turn = lines[i].turn};
-        it->age = (struct evict_facts){w.now - lines[i].age_s * SECOND, lines[i].position};
+        it->age = (struct evict_facts){w.now - lines[i].age_s * SECOND, lines[i].position, false};
         kinetic_insert(&w.alone, &it->node[0], w.now);
     }
     for (int i = 0; i < 6; i++) {
