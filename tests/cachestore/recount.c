@@ -225,8 +225,8 @@ static void check_accounts(const struct cs_store *s, const struct counts *k)
             assert_ptr_equal(sp->younger ? sp->younger->older : a->newest, sp);
         }
         assert_int_equal(n_listed, k->n_listed[i]);
-        assert_true(a->n_spans > 0 || a->n_sequences > 0 || a->own.device_bytes > 0 || a->own.host_bytes > 0 ||
-                    a->own.disk_bytes > 0);
+        assert_true(a->n_spans > 0 || a->n_sequences > 0 || a->own.device_bytes > 0 ||
+                    a->own.host_bytes > 0 || a->own.disk_bytes > 0);
     }
     assert_int_equal(n, as->n);
     assert_true(n_sequences >= s->n_sequences); /* one that is being opened has its account already */
