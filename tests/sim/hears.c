@@ -352,6 +352,31 @@ void __wrap_tier_disk_read(struct tier_disk *t, struct tier_read *const *reads, 
     __real_tier_disk_read(t, reads, n);
 }
 
+/* ---- pages of arenas --------------------------------------------------------------------------------- */
+
+static void free_page(const struct arena *a, uint32_t page)
+{
+    if (a->pages[page].refs == 0 && a->pages[page].holders == 0)
+        memory_given_back(arena_address(a, page), a->stride);
+}
+
+bool __real_arena_unref(struct arena *a, uint32_t page);
+bool __wrap_arena_unref(struct arena *a, uint32_t page);
+bool __wrap_arena_unref(struct arena *a, uint32_t page)
+{
+    bool unused = __real_arena_unref(a, page);
+    free_page(a, page);
+    return unused;
+}
+
+void __real_arena_release(struct arena *a, uint32_t page);
+void __wrap_arena_release(struct arena *a, uint32_t page);
+void __wrap_arena_release(struct arena *a, uint32_t page)
+{
+    __real_arena_release(a, page);
+    free_page(a, page);
+}
+
 /* ---- rows at open ------------------------------------------------------------------------------------ */
 
 void __real_loader_on_restart(void *ctx);

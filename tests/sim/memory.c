@@ -24,11 +24,11 @@ struct piece {
 _Static_assert(sizeof(struct piece) % 16 == 0, "alignment");
 
 static struct piece pieces = {.next = &pieces, .previous = &pieces};
-static void (*on_freed)(const void *p, size_t n);
 
-void memory_watch(void (*freed)(const void *p, size_t n))
+void memory_given_back(const void *p, size_t n)
 {
-    on_freed = freed;
+    engine_given_back(p, n);
+    copies_given_back(p, n);
 }
 
 static void *add(void *whole, struct piece *at, size_t bytes)
@@ -83,8 +83,7 @@ void __wrap_free(void *p)
     if (p == NULL)
         return;
     struct piece *at = (struct piece *)p - 1;
-    if (on_freed != NULL)
-        on_freed(p, at->bytes);
+    memory_given_back(p, at->bytes);
     drop(at);
 }
 
@@ -184,8 +183,7 @@ int __wrap_munmap(void *p, size_t bytes)
         struct mapping *m = &mappings[i];
         if (m->left < whole || (char *)p < m->base || (char *)p >= m->base + m->room)
             continue;
-        if (on_freed != NULL)
-            on_freed(p, bytes);
+        memory_given_back(p, bytes);
         m->left -= whole;
         return 0;
     }

@@ -81,7 +81,7 @@ MUTANTS = {
         "    enqueue(s, sp, false);\n",
     ),
 }
-SEEDS = 20000
+SEEDS = 6000
 
 
 def mutate(name: str, root: Path) -> str:

@@ -199,8 +199,9 @@ void *__real_realloc(void *p, size_t n);
 void __real_free(void *p);
 void *__real_mmap(void *at, size_t bytes, int rights, int flags, int fd, off_t offset);
 void memory_end(bool killed); /* killed: everything goes; otherwise what is left is a leak */
-/* Called with memory that is given back while the process lives. */
-void memory_watch(void (*freed)(const void *p, size_t n));
+/* Somebody else may have this memory from now on: fails where the disk or the device is still at work on it.
+ * Also for pages of arenas. */
+void memory_given_back(const void *p, size_t n);
 
 /* ---- files.c ----------------------------------------------------------------------------------------- */
 
@@ -250,6 +251,7 @@ void sockets_process_ended(bool killed);
 void engine_process_ended(bool killed);
 void engine_reset(void);
 bool engine_is_stuck(void); /* a request will never end */
+void engine_given_back(const void *p, size_t n);
 
 /* ---- rows.c ------------------------------------------------------------------------------------------ */
 
@@ -274,5 +276,6 @@ bool rows_record(size_t i, uint64_t *nonce, uint64_t *sequence);
 
 void copies_process_ended(void);
 bool copies_are_stuck(void); /* one will never end */
+void copies_given_back(const void *p, size_t n);
 
 #endif
