@@ -231,6 +231,18 @@ void catalog_close(struct catalog *c)
     free(c);
 }
 
+uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd)
+{
+    struct catalog_sizes sizes = catalog_folder_sizes(dir_fd);
+    uint64_t tables = 0;
+    for (int i = 0; i < N_CF; i++) {
+        uint64_t bytes = 0;
+        if (rocksdb_property_int_cf(c->db, c->cf[i], "rocksdb.live-sst-files-size", &bytes) == 0)
+            tables += bytes;
+    }
+    return 2 * (tables + sizes.logs) + sizes.others;
+}
+
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
 {
     rocksdb_readoptions_t *ro = rocksdb_readoptions_create();

@@ -48,6 +48,9 @@ int catalog_replace(int dir_fd);
 int catalog_remove_new(int dir_fd);
 /* Bytes its files take in the file system. */
 uint64_t catalog_disk_bytes(int dir_fd);
+/* Bytes they may take for a while with the rows that are in it now: RocksDB writes what is in a log, and what
+ * it compacts, once more before it removes the old files. */
+uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd);
 
 /* A quota's row: three numbers of 8 bytes, little-endian, of device, host and disk. False: these bytes are
  * none. */

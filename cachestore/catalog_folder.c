@@ -91,6 +91,22 @@ static int add_size(void *ctx, int fd, const char *name)
     return 0;
 }
 
+static int add_size_but_tables(void *ctx, int fd, const char *name)
+{
+    struct catalog_sizes *sizes = ctx;
+    const char *end = strrchr(name, '.');
+    if (end != NULL && strcmp(end, ".log") == 0)
+        return add_size(&sizes->logs, fd, name);
+    return end != NULL && strcmp(end, ".sst") == 0 ? 0 : add_size(&sizes->others, fd, name);
+}
+
+struct catalog_sizes catalog_folder_sizes(int dir_fd)
+{
+    struct catalog_sizes sizes = {0};
+    each_file(dir_fd, CATALOG_FOLDER, add_size_but_tables, &sizes);
+    return sizes;
+}
+
 uint64_t catalog_disk_bytes(int dir_fd)
 {
     uint64_t bytes = 0;

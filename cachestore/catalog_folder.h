@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define CATALOG_FOLDER     "catalog"
 #define CATALOG_FOLDER_NEW "catalog.new"
@@ -17,5 +18,10 @@
 int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len);
 /* The folder of a rebuild is there, empty. */
 int catalog_folder_new(int dir_fd, char *err, size_t err_len);
+/* What the files of the one that is used take, but tables. */
+struct catalog_sizes {
+    uint64_t logs, others;
+};
+struct catalog_sizes catalog_folder_sizes(int dir_fd);
 
 #endif

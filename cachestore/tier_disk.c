@@ -152,9 +152,14 @@ void tier_say_buffered(struct tier_disk *t)
              "disk cache: O_DIRECT is refused by this file system; volumes are read and written buffered");
 }
 
-uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes)
+/* The catalogue has its share, or what its files may take for a while, if that is more: with room for the
+ * rows of one more group, because it is looked at when they have been written. */
+uint64_t tier_volume_limit(const struct tier_disk *t)
 {
-    uint64_t share = catalog_bytes > t->catalog_share ? catalog_bytes : t->catalog_share;
+    enum { GROUP_SHARE = 8 };
+    uint64_t share = t->catalog_share, most = atomic_load(&t->stats.catalog_most);
+    if (most + share / GROUP_SHARE > share)
+        share = most + share / GROUP_SHARE;
     uint64_t rest =
         t->budget > share + FMT_RECORD_ALIGN ? t->budget - share - FMT_RECORD_ALIGN : 0; /* STORE */
     return rest / t->chunk_bytes * t->chunk_bytes;
@@ -217,11 +222,14 @@ static int notes_encode(struct tier_disk *t, const struct cs_note *notes, size_t
             rc = CS_EINVAL;
     }
     size_t bytes = fmt_notes_bytes(n_notes, data_bytes), at = 0;
-    if (rc == CS_OK && atomic_load(&t->stats.catalog_bytes) + bytes > t->catalog_share)
+    /* Each is in the log, and for a while in a table as well. */
+    uint64_t pending = atomic_fetch_add(&t->stats.notes_pending, bytes) + bytes;
+    if (rc == CS_OK && atomic_load(&t->stats.catalog_most) + 2 * pending > t->catalog_share)
         rc = CS_EFULL;
     if (rc == CS_OK && (buf = malloc(bytes + 1)) == NULL)
         rc = CS_ENOMEM;
     if (rc != CS_OK) {
+        atomic_fetch_sub(&t->stats.notes_pending, bytes);
         atomic_fetch_add(&t->stats.dropped_notes, n_notes);
         return rc;
     }
@@ -309,6 +317,7 @@ int tier_disk_write_notes(struct tier_disk *t, const struct note_record *n)
     struct disk_record *rec = tier_record_find(t, n->owner);
     if (rec == NULL || atomic_load(&rec->deleted)) {
         pthread_mutex_unlock(&t->lock);
+        atomic_fetch_sub(&t->stats.notes_pending, op->len);
         tier_row_op_free(op);
         return CS_ENOTFOUND;
     }

@@ -44,6 +44,13 @@ static void catalog_reopen(struct tier_disk *t)
         say_failing(t, problem);
 }
 
+void tier_measure_catalog(struct tier_disk *t)
+{
+    atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
+    if (t->catalog != NULL)
+        atomic_store(&t->stats.catalog_most, catalog_most_bytes(t->catalog, t->dir_fd));
+}
+
 /* Rows go nowhere while the file system is full; deletes, which make room, may use more of what is left. */
 static bool commit_has_room(struct tier_disk *t, const struct group *g)
 {
@@ -109,7 +116,7 @@ static void group_commit(struct tier_disk *t, struct group *g)
         say_failing(t, "a batch failed");
         catalog_reopen(t);
     }
-    atomic_store(&t->stats.catalog_bytes, catalog_disk_bytes(t->dir_fd));
+    tier_measure_catalog(t);
 }
 
 void *tier_catalog_main(void *arg)

@@ -2,7 +2,8 @@
  * Inside of the disk tier, shared by its files and nobody else:
  *
  * - tier_disk.c: the calls of tier_disk.h, the table of records
- * - tier_disk_loop.c: the I/O thread: writes, flushes
+ * - tier_disk_loop.c: the I/O thread: its turns, and writes
+ * - tier_disk_flush.c: flushes, on it
  * - tier_disk_delete.c: ... its deletes
  * - tier_disk_move.c: one record's bytes between memory and volumes, verified
  * - tier_disk_catalog.c: the catalogue thread
@@ -130,6 +131,9 @@ struct tier_stats {
         bytes_read, syncs, catalog_batches, catalog_rows, corrupt_header, corrupt_tokens, corrupt_payload,
         io_errors, dropped_notes, sqes, submissions, spans, checkpoints, records_foreign, volume_bytes,
         catalog_bytes, memory_bytes;
+    /* What the catalogue's files may take for a while (catalog_most_bytes), and notes that are not among its
+     * rows yet. */
+    atomic_uint_fast64_t catalog_most, notes_pending;
 };
 
 /* Makes the I/O thread's engine; called on that thread. As io_engine_open, which it is but for tests. */
@@ -235,7 +239,7 @@ void tier_row_push(struct tier_disk *t, struct row_op *op);
 int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *runs, uint32_t n_runs);
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-uint64_t tier_volume_limit(const struct tier_disk *t, uint64_t catalog_bytes);
+uint64_t tier_volume_limit(const struct tier_disk *t);
 /* Says once that volumes are read and written buffered, where they are. */
 void tier_say_buffered(struct tier_disk *t);
 
@@ -249,6 +253,8 @@ void tier_asked_done(struct tier_disk *t, bool ok);
 
 /* tier_disk_catalog.c */
 void *tier_catalog_main(void *arg);
+/* Looks at what the catalogue takes. That thread, and the opener. */
+void tier_measure_catalog(struct tier_disk *t);
 
 /* tier_disk_foreign.c */
 /* What is known of other fingerprints' paths while rows are read. */
@@ -278,13 +284,25 @@ void tier_record_end(struct tier_disk *t, struct disk_record *rec, bool keep_chu
 /* The data of a write is in the volumes, or has failed. */
 void tier_write_landed(struct transfer *x);
 
-/* A sync has failed: nothing that was written since the last good one is trusted. */
-void tier_sync_failed(struct tier_disk *t);
 /* A write that ends without a row. */
 void tier_transfer_abandon(struct transfer *x, enum tier_result result, bool keep_chunks);
+/* The store hears what became of it, or of a row of its own. */
+void tier_write_end(struct tier_disk *t, struct tier_write *w, enum tier_result result);
+void tier_row_end(struct tier_disk *t, struct row_op *row, bool ok);
+uint64_t tier_now_ms(void);
+
+/* tier_disk_flush.c: on the I/O thread */
+bool tier_flush_has_work(const struct tier_disk *t);
+bool tier_flush_due(struct tier_disk *t);
+/* Nothing could be written: whether to look again. */
+bool tier_flush_retry_due(const struct tier_disk *t);
+void tier_flush_begin(struct tier_disk *t);
+/* Its group has come back from the catalogue thread. */
+void tier_flush_end(struct tier_disk *t, struct group *g);
+/* A sync has failed: nothing that was written since the last good one is trusted. */
+void tier_sync_failed(struct tier_disk *t);
 /* To the catalogue thread. */
 void tier_group_send(struct tier_disk *t, struct group *g);
-uint64_t tier_now_ms(void);
 
 /* tier_disk_delete.c: on the I/O thread */
 /* A delete that was asked for. */

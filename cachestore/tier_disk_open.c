@@ -41,11 +41,11 @@ static int configure(struct tier_disk *t, const struct cs_config *c, char *err, 
                  (unsigned long long)t->page_bytes, t->chunk_bytes);
         return CS_EINVAL;
     }
-    if (tier_volume_limit(t, 0) < (uint64_t)chunks * t->chunk_bytes) {
+    if (tier_volume_limit(t) < (uint64_t)chunks * t->chunk_bytes) {
         snprintf(err, err_len, "a disk budget of %llu bytes holds no record", (unsigned long long)t->budget);
         return CS_EINVAL;
     }
-    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, 0));
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t));
     return CS_OK;
 }
 
@@ -195,10 +195,9 @@ int tier_disk_open_with(const struct cs_config *config, const struct tier_disk_e
         goto fail;
     }
     tier_say_buffered(t);
-    uint64_t catalog_bytes = catalog_disk_bytes(t->dir_fd);
-    atomic_store(&t->stats.catalog_bytes, catalog_bytes);
-    atomic_store(&t->limit, (int64_t)tier_volume_limit(t, catalog_bytes));
-    volumes_set_limit(&t->volumes, tier_volume_limit(t, catalog_bytes));
+    tier_measure_catalog(t);
+    atomic_store(&t->limit, (int64_t)tier_volume_limit(t));
+    volumes_set_limit(&t->volumes, tier_volume_limit(t));
     atomic_store(&t->stats.volume_bytes, volumes_backed_bytes(&t->volumes));
     rc = serve(t, err, err_len);
     if (rc != CS_OK)

@@ -15,7 +15,7 @@ from pathlib import Path
 MUTANTS = {
     # The row is committed while the data may still be in the disk's cache: nobody waits for the sync.
     "index_before_data": (
-        "cachestore/tier_disk_loop.c",
+        "cachestore/tier_disk_flush.c",
         "        io_add(t->io, &syncs[n++]);\n",
         "        sync_done(&syncs[n++], 0);\n",
     ),
@@ -40,7 +40,7 @@ MUTANTS = {
         "    if (--x->ops_left > 0 && x->error == 0)\n        return;\n    enum tier_result end",
     ),
     "sync_error_ignored": (
-        "cachestore/tier_disk_loop.c",
+        "cachestore/tier_disk_flush.c",
         "    if (result < 0)\n        g->sync_failed = true;\n",
         "    if (result < 0)\n        g->sync_failed = false;\n",
     ),

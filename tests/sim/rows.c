@@ -423,6 +423,13 @@ uint64_t catalog_disk_bytes(int dir_fd)
     return rows_bytes();
 }
 
+/* What is there is all there ever is. */
+uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd)
+{
+    (void)c;
+    return catalog_disk_bytes(dir_fd);
+}
+
 struct store_row {
     uint8_t uuid[16];
     uint32_t epoch;
