@@ -438,7 +438,7 @@ static void find_locked(struct cs_sequence *q, const uint32_t *ids, uint32_t n_f
     q->reuse.tokens_matched = wanted * s->page_tokens;
     if (n_segments > 0) {
         sequence_set_place_locked(q, segments[n_segments - 1].sp, segments[n_segments - 1].n - 1);
-        q->continues = !s->stateful && (q->place->n_children == 0 || q->place->continues);
+        q->continues = !s->stateful && (q->place->n_children <= 1 || q->place->continues);
     }
     if (s->stateful && wanted > 0) {
         if (q->reuse.miss == CS_MISS_DIVERGED && checkpoint_path_forks_locked(q->place, q->place_ordinal))
