@@ -12,7 +12,7 @@
 enum { CF_DEFAULT, CF_RECORD, CF_META, N_CF };
 enum { KEY_BYTES = 17, NOTES_KEY_BYTES = 33 };
 static const char *const cf_names[N_CF] = {"default", "record", "meta"};
-static const char store_key[] = "store";
+static const char store_key[] = "store", budget_key[] = "budget";
 
 struct store_row {
     uint8_t uuid[16];
@@ -31,6 +31,7 @@ struct catalog {
     rocksdb_column_family_handle_t *cf[N_CF];
     rocksdb_writebatch_t *batch;
     bool read_only;
+    bool made; /* by a rebuild: see catalog_open_new */
 };
 
 static char kind_byte(enum catalog_kind kind)
@@ -149,7 +150,7 @@ static void problem_text(const char *problem, const char *path, char *err, size_
         snprintf(err, err_len, "%s", problem);
 }
 
-static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t share_bytes,
+static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t share_bytes, bool made,
                        struct catalog **out, char *err, size_t err_len)
 {
     int rc = CS_OK;
@@ -172,7 +173,12 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
         return CS_EIO;
     }
     c->read_only = read_only;
+    c->made = made;
     rocksdb_options_t *options = options_make(share_bytes, false), *meta = options_make(share_bytes, true);
+    if (made) {
+        rocksdb_options_set_disable_auto_compactions(options, 1);
+        rocksdb_options_set_disable_auto_compactions(meta, 1);
+    }
     const rocksdb_options_t *cf_options[N_CF] = {meta, options, meta};
     char *problem = NULL;
     if (read_only)
@@ -199,31 +205,48 @@ int catalog_open(int dir_fd, bool read_only, uint64_t share_bytes, struct catalo
 {
     *out = NULL;
     int rc = catalog_folder_ready(dir_fd, read_only, err, err_len);
-    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER, read_only, share_bytes, out, err, err_len) : rc;
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER, read_only, share_bytes, false, out, err, err_len)
+                       : rc;
 }
 
 int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len)
 {
     *out = NULL;
     int rc = catalog_folder_new(dir_fd, err, err_len);
-    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER_NEW, false, share_bytes, out, err, err_len) : rc;
+    return rc == CS_OK ? folder_open(dir_fd, CATALOG_FOLDER_NEW, false, share_bytes, true, out, err, err_len)
+                       : rc;
+}
+
+static bool flush_all(struct catalog *c)
+{
+    rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
+    bool good = true;
+    for (int i = 0; i < N_CF; i++) {
+        char *problem = NULL;
+        rocksdb_flush_cf(c->db, fo, c->cf[i], &problem);
+        good = good && problem == NULL;
+        if (problem != NULL)
+            rocksdb_free(problem);
+    }
+    rocksdb_flushoptions_destroy(fo);
+    return good;
+}
+
+/* Files beside tables; of a row what is not its value; of all, what is lost at the end of blocks and tables.
+ */
+uint64_t catalog_new_bytes(uint64_t n_rows, uint64_t value_bytes)
+{
+    enum { OTHERS_BYTES = 192 << 10, ROW_BYTES = NOTES_KEY_BYTES + 24, LOST_SHARE = 8 };
+    uint64_t bytes = value_bytes + n_rows * ROW_BYTES;
+    return bytes + bytes / LOST_SHARE + OTHERS_BYTES;
 }
 
 void catalog_close(struct catalog *c)
 {
     if (c == NULL)
         return;
-    if (!c->read_only) {
-        rocksdb_flushoptions_t *fo = rocksdb_flushoptions_create();
-        for (int i = 0; i < N_CF; i++) {
-            /* A failure costs the next open a replay, nothing else. */
-            char *problem = NULL;
-            rocksdb_flush_cf(c->db, fo, c->cf[i], &problem);
-            if (problem != NULL)
-                rocksdb_free(problem);
-        }
-        rocksdb_flushoptions_destroy(fo);
-    }
+    if (!c->read_only)
+        (void)flush_all(c); /* a failure costs the next open a replay, nothing else */
     rocksdb_writebatch_destroy(c->batch);
     for (int i = 0; i < N_CF; i++)
         rocksdb_column_family_handle_destroy(c->cf[i]);
@@ -265,6 +288,26 @@ int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch)
     memcpy(uuid, row.uuid, sizeof row.uuid);
     *epoch = row.epoch;
     return CS_OK;
+}
+
+int catalog_budget_get(struct catalog *c, uint64_t *bytes)
+{
+    rocksdb_readoptions_t *ro = rocksdb_readoptions_create();
+    char *problem = NULL;
+    size_t len = 0;
+    char *value =
+        rocksdb_get_cf(c->db, ro, c->cf[CF_META], budget_key, sizeof budget_key - 1, &len, &problem);
+    rocksdb_readoptions_destroy(ro);
+    int rc = problem != NULL || (value != NULL && len != sizeof *bytes) ? CS_ECORRUPT
+             : value == NULL                                            ? CS_ENOTFOUND
+                                                                        : CS_OK;
+    if (rc == CS_OK)
+        memcpy(bytes, value, sizeof *bytes);
+    if (value != NULL)
+        rocksdb_free(value);
+    if (problem != NULL)
+        rocksdb_free(problem);
+    return rc;
 }
 
 int catalog_scan(struct catalog *c, enum catalog_kind kind, catalog_row_fn fn, void *ctx)
@@ -384,6 +427,12 @@ void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch
                               sizeof row);
 }
 
+void catalog_budget_put(struct catalog *c, uint64_t bytes)
+{
+    rocksdb_writebatch_put_cf(c->batch, c->cf[CF_META], budget_key, sizeof budget_key - 1,
+                              (const char *)&bytes, sizeof bytes);
+}
+
 unsigned catalog_batch_rows(const struct catalog *c)
 {
     return (unsigned)rocksdb_writebatch_count(c->batch);
@@ -391,10 +440,16 @@ unsigned catalog_batch_rows(const struct catalog *c)
 
 int catalog_commit(struct catalog *c, bool sync)
 {
+    /* What is in no log must be in tables before anything says that it is there. */
+    if (c->made && sync && !flush_all(c)) {
+        rocksdb_writebatch_clear(c->batch);
+        return CS_EIO;
+    }
     if (rocksdb_writebatch_count(c->batch) == 0)
         return CS_OK;
     rocksdb_writeoptions_t *wo = rocksdb_writeoptions_create();
     rocksdb_writeoptions_set_sync(wo, sync);
+    rocksdb_writeoptions_disable_WAL(wo, c->made && !sync);
     char *problem = NULL;
     rocksdb_write(c->db, wo, c->batch, &problem);
     rocksdb_writebatch_clear(c->batch);

@@ -44,6 +44,9 @@ int catalog_remove(int dir_fd);
  * more); or it is removed itself. A crash at any moment leaves one of the two, whole, for catalog_open to
  * find. Errors of the first as catalog_open; of the others 0 or -errno. */
 int catalog_open_new(int dir_fd, uint64_t share_bytes, struct catalog **out, char *err, size_t err_len);
+/* What the new one takes at most at any time with so many rows that have so many bytes as values: what is not
+ * synced is in no log, and nothing is compacted. */
+uint64_t catalog_new_bytes(uint64_t n_rows, uint64_t value_bytes);
 int catalog_replace(int dir_fd);
 int catalog_remove_new(int dir_fd);
 /* Bytes its files take in the file system. */
@@ -64,6 +67,8 @@ bool catalog_quota_is_none(const struct cs_quota *quota);
 
 /* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
+/* The budget with which it was opened last. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
+int catalog_budget_get(struct catalog *c, uint64_t *bytes);
 
 /* CATALOG_QUOTA: limits of a tenant; its id stands in the place of the record's. */
 enum catalog_kind { CATALOG_RECORD, CATALOG_NOTES, CATALOG_USED, CATALOG_PINNED, CATALOG_QUOTA };
@@ -91,6 +96,7 @@ void catalog_delete_notes(struct catalog *c, struct record_id owner, struct reco
 /* All rows of notes of one record. */
 void catalog_delete_notes_of(struct catalog *c, struct record_id owner);
 void catalog_store_put(struct catalog *c, const uint8_t uuid[16], uint32_t epoch);
+void catalog_budget_put(struct catalog *c, uint64_t bytes);
 /* sync: the log is synced before it returns. CS_OK or CS_EIO; the batch is empty afterwards either way. */
 int catalog_commit(struct catalog *c, bool sync);
 unsigned catalog_batch_rows(const struct catalog *c);

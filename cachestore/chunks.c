@@ -163,6 +163,11 @@ uint32_t chunks_find_last_free(const struct chunks *c, uint32_t want, uint32_t *
     return run;
 }
 
+bool chunks_is_used(const struct chunks *c, uint32_t chunk)
+{
+    return chunk < c->n && bit(c->used, chunk);
+}
+
 bool chunks_is_free(const struct chunks *c, uint32_t chunk)
 {
     return chunk < c->n && free_word(c, chunk / 64) >> (chunk % 64) & 1;

@@ -35,6 +35,7 @@ uint32_t chunks_find_free(const struct chunks *c, uint32_t want, uint32_t *first
 uint32_t chunks_find_hole(const struct chunks *c, uint32_t from, uint32_t want, uint32_t *first);
 /* Last run of free chunks, at most `want` long; 0: none. */
 uint32_t chunks_find_last_free(const struct chunks *c, uint32_t want, uint32_t *first);
+bool chunks_is_used(const struct chunks *c, uint32_t chunk);
 bool chunks_is_free(const struct chunks *c, uint32_t chunk);
 /* Chunks up to and including the last used or backed one. */
 uint32_t chunks_end(const struct chunks *c);

@@ -3,222 +3,113 @@
  *
  * The new one is made beside the old one and takes its place when it is whole and synced, so that whatever
  * fails before, a full file system above all, changes nothing. What headers do not have comes from the old
- * one as far as that reads: notes, times of use and pins of records that are still there, and quotas.
+ * one as far as that reads: notes, times of use and pins of records that are still there, and quotas. Both
+ * must fit into the store's budget: where they would not, chunks that no record has are given back to the
+ * file system, and records that had been evicted before are not brought back.
  *
  * Threads: an inspection belongs to one thread at a time.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "cachestore/catalog_carry.h"
 #include "cachestore/inspect_impl.h"
-#include "cachestore/list.h"
-#include "formats/note_row.h"
 
-enum { BATCH_ROWS = 256 };
 #define CATALOG_SHARE (8ull << 20)
-
-struct header {
-    struct record_id id;
-    struct fmt_record_run one, *runs;
-    uint32_t n_runs;
-    bool kept;
-    bool has_notes; /* the old row of it has */
-};
 
 struct rebuild {
     struct cs_inspect *in;
-    struct header *headers; /* newest first, once all are there */
-    size_t n, room;
-    struct catalog *old, *made;
+    struct headers headers;
+    struct carry carry;
+    uint64_t budget;    /* 0: unknown */
+    bool old_is_broken; /* or another store's */
 };
 
 static int header_note(void *ctx, const struct fmt_record *r, const void *bytes)
 {
     struct rebuild *b = ctx;
     (void)bytes;
-    if (!list_reserve((void **)&b->headers, &b->room, b->n, sizeof *b->headers))
-        return CS_ENOMEM;
-    struct header *h = &b->headers[b->n];
-    *h = (struct header){
-        .id = {.nonce = r->id_nonce, .sequence = r->id_sequence}, .one = r->runs[0], .n_runs = r->n_runs};
-    if (r->n_runs > 1) {
-        h->runs = malloc(r->n_runs * sizeof *h->runs);
-        if (h->runs == NULL)
-            return CS_ENOMEM;
-        memcpy(h->runs, r->runs, r->n_runs * sizeof *h->runs);
-    }
-    b->n++;
-    return CS_OK;
-}
-
-static int newest_first(const void *a, const void *b)
-{
-    const struct record_id *x = &((const struct header *)a)->id, *y = &((const struct header *)b)->id;
-    if (x->sequence != y->sequence)
-        return x->sequence > y->sequence ? -1 : 1;
-    return x->nonce > y->nonce ? -1 : x->nonce < y->nonce;
-}
-
-/* The newest owns a chunk; who misses one is dropped. */
-static void headers_claim(struct rebuild *b)
-{
-    if (b->n > 0)
-        qsort(b->headers, b->n, sizeof *b->headers, newest_first);
-    for (size_t i = 0; i < b->n; i++) {
-        struct header *h = &b->headers[i];
-        h->kept = volumes_claim(&b->in->volumes, h->runs != NULL ? h->runs : &h->one, h->n_runs);
-    }
-    for (size_t i = 0; i < b->n; i++) {
-        struct header *h = &b->headers[i];
-        if (h->kept)
-            volumes_release(&b->in->volumes, h->runs != NULL ? h->runs : &h->one, h->n_runs);
-    }
-}
-
-/* NULL: it is not among those that are kept. */
-static struct header *header_find(const struct rebuild *b, struct record_id id)
-{
-    const struct header wanted = {.id = id};
-    struct header *h = b->n > 0 ? bsearch(&wanted, b->headers, b->n, sizeof *b->headers, newest_first) : NULL;
-    return h != NULL && h->kept ? h : NULL;
-}
-
-static int batch_bounded(struct rebuild *b)
-{
-    return catalog_batch_rows(b->made) < BATCH_ROWS ? CS_OK : catalog_commit(b->made, false);
-}
-
-/* ---- what the old one has ---------------------------------------------------------------------------- */
-
-static int old_row(void *ctx, const struct catalog_row *row)
-{
-    struct rebuild *b = ctx;
-    struct header *h = header_find(b, row->id);
-    struct fmt_record r;
-    if (h != NULL && fmt_record_row_decode(row->value, row->len, &r) == FMT_RECORD_OK)
-        h->has_notes = r.n_notes > 0;
-    return CS_OK;
-}
-
-static int old_notes(void *ctx, const struct catalog_row *row)
-{
-    struct rebuild *b = ctx;
-    size_t n_notes;
-    if (header_find(b, row->id) == NULL || fmt_notes_check(row->value, row->len, &n_notes) != 0)
-        return CS_OK;
-    catalog_put_notes(b->made, row->id, row->notes, row->value, row->len);
-    return batch_bounded(b);
-}
-
-static int old_use(void *ctx, const struct catalog_row *row)
-{
-    struct rebuild *b = ctx;
-    if (header_find(b, row->id) == NULL || row->len != sizeof(int64_t))
-        return CS_OK;
-    catalog_put(b->made, CATALOG_USED, row->id, row->value, row->len);
-    return batch_bounded(b);
-}
-
-static int old_pin(void *ctx, const struct catalog_row *row)
-{
-    struct rebuild *b = ctx;
-    if (header_find(b, row->id) == NULL)
-        return CS_OK;
-    catalog_put(b->made, CATALOG_PINNED, row->id, "", 0);
-    return batch_bounded(b);
-}
-
-static int old_quota(void *ctx, const struct catalog_row *row)
-{
-    struct rebuild *b = ctx;
-    struct cs_quota quota;
-    if (!catalog_quota_decode(row->value, row->len, &quota))
-        return CS_OK;
-    catalog_put(b->made, CATALOG_QUOTA, row->id, row->value, row->len);
-    return batch_bounded(b);
+    return headers_add(&b->headers, r);
 }
 
 /* Another store's says nothing about this one. */
 static void old_open(struct rebuild *b)
 {
     struct cs_inspect *in = b->in;
+    struct catalog *old = in->catalog;
     char problem[256];
     uint8_t uuid[16];
     uint32_t epoch;
-    b->old = in->catalog;
     in->catalog = NULL;
-    if (b->old == NULL)
-        (void)catalog_open(in->dir_fd, true, CATALOG_SHARE, &b->old, problem, sizeof problem);
-    if (b->old != NULL && (catalog_store_get(b->old, uuid, &epoch) != CS_OK ||
-                           memcmp(uuid, in->store.uuid, sizeof uuid) != 0)) {
-        catalog_close(b->old);
-        b->old = NULL;
+    if (old == NULL)
+        b->old_is_broken =
+            catalog_open(in->dir_fd, true, CATALOG_SHARE, &old, problem, sizeof problem) == CS_ECORRUPT;
+    if (old != NULL &&
+        (catalog_store_get(old, uuid, &epoch) != CS_OK || memcmp(uuid, in->store.uuid, sizeof uuid) != 0)) {
+        catalog_close(old);
+        old = NULL;
+        b->old_is_broken = true;
     }
-}
-
-/* Where a scan ends early the rest of it is lost. */
-static int old_scan(struct rebuild *b, enum catalog_kind kind, catalog_row_fn fn)
-{
-    int rc = b->old != NULL ? catalog_scan(b->old, kind, fn, b) : CS_OK;
-    return rc == CS_ECORRUPT ? CS_OK : rc;
-}
-
-/* ---- the new one ------------------------------------------------------------------------------------- */
-
-/* The old row with its notes, if it is of exactly this header. */
-static int put_with_notes(struct rebuild *b, const struct header *h, const void *bytes, size_t row_bytes)
-{
-    void *value = NULL;
-    size_t len = 0;
-    struct fmt_record r;
-    int rc = catalog_get(b->old, h->id, &value, &len);
-    if (rc == CS_ENOMEM)
-        return rc;
-    bool same = rc == CS_OK && len > row_bytes && memcmp(value, bytes, row_bytes) == 0 &&
-                fmt_record_row_decode(value, len, &r) == FMT_RECORD_OK;
-    catalog_put(b->made, CATALOG_RECORD, h->id, same ? value : bytes, same ? len : row_bytes);
-    free(value);
-    return batch_bounded(b);
+    if (old != NULL && catalog_budget_get(old, &b->budget) != CS_OK)
+        b->budget = 0;
+    b->carry.old = old;
 }
 
 static int header_to_row(void *ctx, const struct fmt_record *r, const void *bytes)
 {
     struct rebuild *b = ctx;
-    const struct header *h =
-        header_find(b, (struct record_id){.nonce = r->id_nonce, .sequence = r->id_sequence});
-    size_t row_bytes = fmt_record_row_bytes(r);
-    if (h == NULL)
-        return CS_OK;
-    if (h->has_notes)
-        return put_with_notes(b, h, bytes, row_bytes);
-    catalog_put(b->made, CATALOG_RECORD, h->id, bytes, row_bytes);
-    return batch_bounded(b);
+    return carry_row(&b->carry, r, bytes);
 }
 
 static int rows_make(struct rebuild *b)
 {
-    static const struct {
-        enum catalog_kind kind;
-        catalog_row_fn fn;
-    } carried[] = {{CATALOG_NOTES, old_notes},
-                   {CATALOG_USED, old_use},
-                   {CATALOG_PINNED, old_pin},
-                   {CATALOG_QUOTA, old_quota}};
-    int rc = old_scan(b, CATALOG_RECORD, old_row);
+    int rc = inspect_scan_headers(b->in, header_to_row, b);
     if (rc == CS_OK)
-        rc = inspect_scan_headers(b->in, header_to_row, b);
-    for (size_t i = 0; i < sizeof carried / sizeof carried[0] && rc == CS_OK; i++)
-        rc = old_scan(b, carried[i].kind, carried[i].fn);
-    if (rc == CS_OK)
-        rc = catalog_commit(b->made, false);
+        rc = carry_others(&b->carry);
     if (rc == CS_OK) {
         /* Last: a catalogue without this row is made again. */
-        uint64_t newest = b->n > 0 ? b->headers[0].id.sequence : 0;
-        catalog_store_put(b->made, b->in->store.uuid, (uint32_t)(newest >> SEQUENCE_EPOCH_BITS));
-        rc = catalog_commit(b->made, true);
+        uint64_t newest = b->headers.n > 0 ? b->headers.all[0].id.sequence : 0;
+        catalog_store_put(b->carry.made, b->in->store.uuid, (uint32_t)(newest >> SEQUENCE_EPOCH_BITS));
+        if (b->budget > 0)
+            catalog_budget_put(b->carry.made, b->budget);
+        rc = catalog_commit(b->carry.made, true);
     }
     return rc;
+}
+
+/* What the store may take: its budget, as far as that is known. Otherwise the least that it can be, for
+ * volumes leave the catalogue its share; and what there is. */
+static uint64_t most_bytes(const struct rebuild *b)
+{
+    uint64_t volumes = volumes_file_bytes(&b->in->volumes), old = catalog_disk_bytes(b->in->dir_fd),
+             share = tier_catalog_share_least(volumes), there = volumes + old + FMT_RECORD_ALIGN;
+    uint64_t most = b->budget > 0 ? b->budget : volumes + share + FMT_RECORD_ALIGN;
+    return most > there ? most : there;
+}
+
+/* Makes room for both within that: of chunks that nobody has, and of records that had been evicted before. An
+ * old one that does not open goes first, where it must. */
+static int room_make(struct rebuild *b, char *err, size_t err_len)
+{
+    struct cs_inspect *in = b->in;
+    uint64_t old = catalog_disk_bytes(in->dir_fd), most = most_bytes(b),
+             others = catalog_new_bytes(b->carry.n_rows, b->carry.bytes) - catalog_new_bytes(0, 0);
+    uint64_t need = volumes_file_bytes(&in->volumes) + headers_catalog_bytes(&b->headers) + others + old +
+                    FMT_RECORD_ALIGN;
+    if (need <= most)
+        return CS_OK;
+    if (b->old_is_broken && catalog_remove(in->dir_fd) == 0)
+        old = 0;
+    headers_hold(&b->carry.damaged, &in->volumes);
+    bool fits = old + others + FMT_RECORD_ALIGN < most &&
+                headers_fit(&b->headers, &in->volumes, most - old - others - FMT_RECORD_ALIGN);
+    headers_release(&b->carry.damaged, &in->volumes);
+    if (fits)
+        return CS_OK;
+    snprintf(err, err_len,
+             "the store's budget has no room for a second catalogue: %llu bytes are missing; evict as much",
+             (unsigned long long)(need - most));
+    return CS_EIO;
 }
 
 static int catalog_make(struct rebuild *b, char *err, size_t err_len)
@@ -231,14 +122,20 @@ static int catalog_make(struct rebuild *b, char *err, size_t err_len)
         return CS_EIO;
     }
     old_open(b);
-    int rc = catalog_open_new(in->dir_fd, CATALOG_SHARE, &b->made, err, err_len);
-    if (rc == CS_OK) {
+    int rc = carry_look(&b->carry);
+    if (rc == CS_OK)
+        rc = room_make(b, err, err_len);
+    else
+        snprintf(err, err_len, "%s", cs_strerror(rc));
+    if (rc == CS_OK)
+        rc = catalog_open_new(in->dir_fd, CATALOG_SHARE, &b->carry.made, err, err_len);
+    if (b->carry.made != NULL) {
         rc = rows_make(b);
         if (rc < 0)
             snprintf(err, err_len, "cannot write the catalogue: %s", cs_strerror(rc));
     }
-    catalog_close(b->made);
-    catalog_close(b->old);
+    catalog_close(b->carry.made);
+    catalog_close(b->carry.old);
     int replaced = rc == CS_OK ? catalog_replace(in->dir_fd) : 0;
     if (replaced < 0) {
         snprintf(err, err_len, "cannot put the new catalogue in its place: %s", strerror(-replaced));
@@ -252,6 +149,7 @@ static int catalog_make(struct rebuild *b, char *err, size_t err_len)
 int cs_inspect_rebuild(struct cs_inspect *in, struct cs_rebuilt *out, char *err, size_t err_len)
 {
     struct rebuild b = {.in = in};
+    b.carry.headers = &b.headers;
     memset(out, 0, sizeof *out);
     if (in->live != NULL) {
         snprintf(err, err_len, "the store is in use");
@@ -261,13 +159,12 @@ int cs_inspect_rebuild(struct cs_inspect *in, struct cs_rebuilt *out, char *err,
     if (rc < 0)
         snprintf(err, err_len, "cannot read the volumes: %s", cs_strerror(rc));
     if (rc == CS_OK) {
-        headers_claim(&b);
+        headers_claim(&b.headers, &in->volumes);
         rc = catalog_make(&b, err, err_len);
     }
-    for (size_t i = 0; i < b.n; i++) {
-        *(b.headers[i].kept ? &out->records : &out->dropped) += 1;
-        free(b.headers[i].runs);
-    }
-    free(b.headers);
+    for (size_t i = 0; i < b.headers.n; i++)
+        *(b.headers.all[i].kept ? &out->records : &out->dropped) += 1;
+    headers_free(&b.headers);
+    carry_free(&b.carry);
     return rc;
 }

@@ -240,6 +240,9 @@ int tier_record_set_runs(struct disk_record *rec, const struct fmt_record_run *r
 void tier_log(const struct tier_disk *t, enum cs_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 uint64_t tier_volume_limit(const struct tier_disk *t);
+/* Of a budget; and the least that it can be where volumes take so much. */
+uint64_t tier_catalog_share(uint64_t budget);
+uint64_t tier_catalog_share_least(uint64_t volume_bytes);
 /* Says once that volumes are read and written buffered, where they are. */
 void tier_say_buffered(struct tier_disk *t);
 

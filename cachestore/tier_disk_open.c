@@ -18,6 +18,23 @@ static uint64_t or_default(uint64_t value, uint64_t fallback)
     return value != 0 ? value : fallback;
 }
 
+/* 1/64, at least 8 MiB, at most a quarter. Rows take about 1 KiB a span of 4 MiB. */
+#define SHARE_LEAST (8ull << 20)
+enum { SHARE = 64, SHARE_MOST = 4 };
+
+uint64_t tier_catalog_share(uint64_t budget)
+{
+    uint64_t share = budget / SHARE > SHARE_LEAST ? budget / SHARE : SHARE_LEAST;
+    return share < budget / SHARE_MOST ? share : budget / SHARE_MOST;
+}
+
+uint64_t tier_catalog_share_least(uint64_t volume_bytes)
+{
+    uint64_t share = volume_bytes / (SHARE - 1), small = volume_bytes / (SHARE_MOST - 1);
+    share = share > SHARE_LEAST ? share : SHARE_LEAST;
+    return share < small ? share : small;
+}
+
 static int configure(struct tier_disk *t, const struct cs_config *c, char *err, size_t err_len)
 {
     t->page_tokens = c->page_tokens;
@@ -30,11 +47,7 @@ static int configure(struct tier_disk *t, const struct cs_config *c, char *err, 
     t->inflight_bytes = or_default(c->inflight_bytes, 96u << 20);
     t->log = c->log;
     t->log_ctx = c->log_ctx;
-    /* The catalogue's share: 1/64, at least 8 MiB, at most a quarter. Rows take about 1 KiB a span of 4 MiB.
-     */
-    t->catalog_share = t->budget / 64 > (8u << 20) ? t->budget / 64 : 8u << 20;
-    if (t->catalog_share > t->budget / 4)
-        t->catalog_share = t->budget / 4;
+    t->catalog_share = tier_catalog_share(t->budget);
     uint32_t chunks = fmt_record_chunks(FMT_RECORD_SPAN, 1, t->page_tokens, t->page_bytes, t->chunk_bytes);
     if (chunks == 0) {
         snprintf(err, err_len, "a page of %llu bytes cannot be stored in chunks of %u bytes",

@@ -152,6 +152,27 @@ static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header
     return catalog_batch_rows(b->catalog) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->catalog, false);
 }
 
+/* As one that is made beside another: with no log, so that rows lie there once. */
+static int rebuild_rows(struct tier_disk *t, struct rebuild *b, char *err, size_t err_len)
+{
+    int rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->catalog, err, err_len);
+    if (rc != CS_OK)
+        return rc == CS_ENOMEM ? rc : CS_EIO;
+    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_one, b);
+    if (rc == CS_OK)
+        rc = catalog_commit(b->catalog, true);
+    catalog_close(b->catalog);
+    if (rc != CS_OK) {
+        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
+        (void)catalog_remove_new(t->dir_fd);
+        return rc;
+    }
+    int replaced = catalog_replace(t->dir_fd);
+    if (replaced < 0)
+        snprintf(err, err_len, "cannot put the new catalogue in its place: %s", strerror(-replaced));
+    return replaced < 0 ? CS_EIO : CS_OK;
+}
+
 int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len)
 {
     catalog_close(t->catalog);
@@ -161,19 +182,15 @@ int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len
         snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
         return CS_EIO;
     }
+    struct rebuild b = {.catalog = NULL};
+    bool any = t->volumes.n_volumes > 0; /* a new store has nothing to look through */
+    if (any && (rc = rebuild_rows(t, &b, err, err_len)) != CS_OK)
+        return rc;
     rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, err, err_len);
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
-    struct rebuild b = {.catalog = t->catalog};
-    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_one, &b);
-    if (rc == CS_OK)
-        rc = catalog_commit(t->catalog, true);
-    if (rc != CS_OK) {
-        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
-        return rc;
-    }
     *epoch = (uint32_t)(b.max_sequence >> SEQUENCE_EPOCH_BITS);
-    if (t->volumes.n_volumes > 0)
+    if (any)
         tier_log(t, CS_LOG_WARN, "disk cache: catalogue rebuilt from %llu record headers",
                  (unsigned long long)b.n);
     return CS_OK;

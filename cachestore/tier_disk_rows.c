@@ -375,6 +375,7 @@ int tier_rows_load(struct tier_disk *t, const struct tier_disk_events *events, c
         epoch++;
         atomic_store(&t->sequence, (uint64_t)epoch << SEQUENCE_EPOCH_BITS);
         catalog_store_put(t->catalog, t->store.uuid, epoch);
+        catalog_budget_put(t->catalog, t->budget);
         rc = catalog_commit(t->catalog, true);
     }
     if (rc == CS_OK)

@@ -211,9 +211,37 @@ uint64_t volumes_backed_bytes(const struct volumes *v)
     return n * v->chunk_bytes;
 }
 
-static int punch(struct volume *vol, uint64_t offset, uint64_t len)
+uint64_t volumes_file_bytes(const struct volumes *v)
 {
-    return fallocate(vol->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)len);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < v->n_volumes; i++) {
+        struct stat st;
+        if (v->volume[i].fd >= 0 && fstat(v->volume[i].fd, &st) == 0)
+            bytes += (uint64_t)st.st_blocks * 512;
+    }
+    return bytes;
+}
+
+static int punch(int fd, uint64_t offset, uint64_t len)
+{
+    return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)len);
+}
+
+void volumes_empty_unused(struct volumes *v)
+{
+    for (uint32_t i = 0; i < v->n_volumes; i++) {
+        struct chunks *c = &v->volume[i].chunks;
+        int fd = v->volume[i].fd < 0 ? -1 : volumes_open_buffered(v, i);
+        for (uint32_t at = 0, end; fd >= 0 && at < c->n; at = end) {
+            bool used = chunks_is_used(c, at);
+            for (end = at + 1; end < c->n && chunks_is_used(c, end) == used; end++)
+                ;
+            if (!used && punch(fd, (uint64_t)at * v->chunk_bytes, (uint64_t)(end - at) * v->chunk_bytes) == 0)
+                chunks_set_backed(c, at, end - at, false);
+        }
+        if (fd >= 0)
+            close(fd);
+    }
 }
 
 int volumes_settle(struct volumes *v)
@@ -232,7 +260,7 @@ int volumes_settle(struct volumes *v)
             uint32_t first, n = chunks_find_hole(&vol->chunks, c, UINT32_MAX, &first);
             if (n == 0)
                 break;
-            if (whole || punch(vol, (uint64_t)first * v->chunk_bytes, (uint64_t)n * v->chunk_bytes) < 0)
+            if (whole || punch(vol->fd, (uint64_t)first * v->chunk_bytes, (uint64_t)n * v->chunk_bytes) < 0)
                 chunks_set_backed(&vol->chunks, first, n, true);
             c = first + n;
         }
@@ -389,7 +417,7 @@ void volumes_trim(struct volumes *v)
                 return;
             over = (uint32_t)((backed - v->limit_bytes + v->chunk_bytes - 1) / v->chunk_bytes);
             n = chunks_find_last_free(&vol->chunks, over, &first);
-            if (n == 0 || punch(vol, (uint64_t)first * v->chunk_bytes, (uint64_t)n * v->chunk_bytes) < 0)
+            if (n == 0 || punch(vol->fd, (uint64_t)first * v->chunk_bytes, (uint64_t)n * v->chunk_bytes) < 0)
                 break;
             chunks_set_backed(&vol->chunks, first, n, false);
             uint32_t end = chunks_end(&vol->chunks);

@@ -68,7 +68,12 @@ void volumes_set_limit(struct volumes *v, uint64_t limit_bytes);
 /* Gives back free room beyond the limit; after releases while the volumes are over it. */
 void volumes_trim(struct volumes *v);
 
+/* Gives room behind every chunk that is not used back to the file system, as far as that can. */
+void volumes_empty_unused(struct volumes *v);
+
 uint64_t volumes_used_bytes(const struct volumes *v);
 uint64_t volumes_backed_bytes(const struct volumes *v);
+/* What the file system says that all of them take. */
+uint64_t volumes_file_bytes(const struct volumes *v);
 
 #endif

@@ -11,7 +11,8 @@
  *   calls.c    calls of the system on it, that may fail
  *   sockets.c  the control socket and its clients
  *   engine.c   the I/O engine
- *   rows.c     the catalogue
+ *   catalog.c  the catalogue
+ *   rows.c     its rows
  *   copies.c   the device
  *   checker.c  what must be true
  *   hears.c    ... at each step that the store takes
