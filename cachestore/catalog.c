@@ -32,6 +32,8 @@ struct catalog {
     rocksdb_writebatch_t *batch;
     bool read_only;
     bool made; /* by a rebuild: see catalog_open_new */
+    int mark_fd;
+    uint64_t missing;
 };
 
 static char kind_byte(enum catalog_kind kind)
@@ -196,6 +198,9 @@ static int folder_open(int dir_fd, const char *name, bool read_only, uint64_t sh
         return rc;
     }
     c->batch = rocksdb_writebatch_create();
+    c->mark_fd = catalog_mark_open(dir_fd, name, read_only);
+    uint64_t synced = catalog_mark_read(c->mark_fd), there = rocksdb_get_latest_sequence_number(c->db);
+    c->missing = synced > there ? synced - there : 0;
     *out = c;
     return CS_OK;
 }
@@ -251,7 +256,14 @@ void catalog_close(struct catalog *c)
     for (int i = 0; i < N_CF; i++)
         rocksdb_column_family_handle_destroy(c->cf[i]);
     rocksdb_close(c->db);
+    if (c->mark_fd >= 0)
+        close(c->mark_fd);
     free(c);
+}
+
+uint64_t catalog_missing(const struct catalog *c)
+{
+    return c->missing;
 }
 
 uint64_t catalog_most_bytes(const struct catalog *c, int dir_fd)
@@ -454,6 +466,9 @@ int catalog_commit(struct catalog *c, bool sync)
     rocksdb_write(c->db, wo, c->batch, &problem);
     rocksdb_writebatch_clear(c->batch);
     rocksdb_writeoptions_destroy(wo);
+    /* Where changes are missing it goes on saying so, until the rows are made again. */
+    if (problem == NULL && sync && c->missing == 0)
+        catalog_mark_write(c->mark_fd, rocksdb_get_latest_sequence_number(c->db));
     if (problem == NULL)
         return CS_OK;
     rocksdb_free(problem);

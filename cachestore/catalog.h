@@ -67,6 +67,9 @@ bool catalog_quota_is_none(const struct cs_quota *quota);
 
 /* The row about the store itself. epoch: how often it was opened. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_store_get(struct catalog *c, uint8_t uuid[16], uint32_t *epoch);
+/* Changes that had been synced when it was used last, and are not there any more: its log has lost its end. 0
+ * where that is not known. */
+uint64_t catalog_missing(const struct catalog *c);
 /* The budget with which it was opened last. CS_OK, CS_ENOTFOUND, CS_ECORRUPT. */
 int catalog_budget_get(struct catalog *c, uint64_t *bytes);
 

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "cachestore/catalog.h"
 
@@ -114,6 +115,42 @@ uint64_t catalog_disk_bytes(int dir_fd)
     each_file(dir_fd, CATALOG_FOLDER_NEW, add_size, &bytes);
     each_file(dir_fd, CATALOG_FOLDER_OLD, add_size, &bytes);
     return bytes;
+}
+
+/* ---- what had been synced ------------------------------------------------------------------------------ */
+
+/* Not synced itself, so it is never ahead of the log: written behind each sync of that, and lost with the
+ * machine or not at all. */
+struct mark {
+    uint64_t n_changes, sum;
+};
+
+static uint64_t mark_sum(uint64_t n_changes)
+{
+    return XXH3_64bits_withSeed(&n_changes, sizeof n_changes, sizeof(struct mark));
+}
+
+int catalog_mark_open(int dir_fd, const char *folder, bool read_only)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s/synced", folder);
+    return openat(dir_fd, name,
+                  (read_only ? O_RDONLY : O_RDWR | O_CREAT) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+}
+
+uint64_t catalog_mark_read(int fd)
+{
+    struct mark m;
+    if (fd < 0 || pread(fd, &m, sizeof m, 0) != (ssize_t)sizeof m || m.sum != mark_sum(m.n_changes))
+        return 0;
+    return m.n_changes;
+}
+
+void catalog_mark_write(int fd, uint64_t n_changes)
+{
+    const struct mark m = {n_changes, mark_sum(n_changes)};
+    if (fd >= 0 && pwrite(fd, &m, sizeof m, 0) != (ssize_t)sizeof m)
+        (void)ftruncate(fd, 0); /* it says nothing then */
 }
 
 /* ---- names ------------------------------------------------------------------------------------------- */

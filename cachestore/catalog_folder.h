@@ -18,6 +18,10 @@
 int catalog_folder_ready(int dir_fd, bool read_only, char *err, size_t err_len);
 /* The folder of a rebuild is there, empty. */
 int catalog_folder_new(int dir_fd, char *err, size_t err_len);
+/* A file that says how many changes had been synced. The descriptor, or -1; then the others do nothing. */
+int catalog_mark_open(int dir_fd, const char *folder, bool read_only);
+uint64_t catalog_mark_read(int fd); /* 0: it does not say */
+void catalog_mark_write(int fd, uint64_t n_changes);
 /* What the files of the one that is used take, but tables. */
 struct catalog_sizes {
     uint64_t logs, others;

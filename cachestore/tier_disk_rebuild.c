@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cachestore/catalog_carry.h"
 #include "cachestore/tier_disk_impl.h"
 
 enum { SCAN_DEPTH = 64, REBUILD_BATCH_ROWS = 256 };
@@ -136,8 +137,10 @@ out:
 /* ---- rebuild ----------------------------------------------------------------------------------------- */
 
 struct rebuild {
-    struct catalog *catalog;
+    struct catalog *made;
     uint64_t max_sequence, n;
+    struct headers headers; /* where there is an old one to be carried over */
+    struct carry carry;
 };
 
 static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header)
@@ -145,29 +148,109 @@ static int rebuild_one(void *ctx, const struct fmt_record *r, const void *header
     struct rebuild *b = ctx;
     struct record_id id = {.nonce = r->id_nonce, .sequence = r->id_sequence};
     /* A row is the header's first bytes. */
-    catalog_put(b->catalog, CATALOG_RECORD, id, header, fmt_record_row_bytes(r));
+    catalog_put(b->made, CATALOG_RECORD, id, header, fmt_record_row_bytes(r));
     b->n++;
     if (r->id_sequence > b->max_sequence)
         b->max_sequence = r->id_sequence;
-    return catalog_batch_rows(b->catalog) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->catalog, false);
+    return catalog_batch_rows(b->made) < REBUILD_BATCH_ROWS ? CS_OK : catalog_commit(b->made, false);
 }
 
-/* As one that is made beside another: with no log, so that rows lie there once. */
-static int rebuild_rows(struct tier_disk *t, struct rebuild *b, char *err, size_t err_len)
+/* The old one is gone: it does not open, or there is no room for both. */
+static int rebuild_alone(struct tier_disk *t, struct rebuild *b, char *err, size_t err_len)
 {
-    int rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->catalog, err, err_len);
+    b->n = b->max_sequence = 0;
+    int rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->made, err, err_len);
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
     rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_one, b);
-    if (rc == CS_OK)
-        rc = catalog_commit(b->catalog, true);
-    catalog_close(b->catalog);
+    return rc == CS_OK ? catalog_commit(b->made, true) : rc;
+}
+
+static int rebuild_look(void *ctx, const struct fmt_record *r, const void *header)
+{
+    struct rebuild *b = ctx;
+    (void)header;
+    b->n++;
+    if (r->id_sequence > b->max_sequence)
+        b->max_sequence = r->id_sequence;
+    return headers_add(&b->headers, r);
+}
+
+static int rebuild_carry(void *ctx, const struct fmt_record *r, const void *header)
+{
+    struct rebuild *b = ctx;
+    return carry_row(&b->carry, r, header);
+}
+
+/* The catalogue that is there is this store's and lost only its newest rows: the new one is made beside it
+ * and takes over what only rows have. CS_EFULL: the budget has no room for both. */
+static int rebuild_beside(struct tier_disk *t, struct rebuild *b, char *err, size_t err_len)
+{
+    b->carry = (struct carry){.headers = &b->headers, .old = t->catalog};
+    int rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_look, b);
+    if (rc == CS_OK) {
+        headers_claim(&b->headers, &t->volumes);
+        rc = carry_look(&b->carry);
+    }
+    uint64_t volumes = volumes_file_bytes(&t->volumes), earlier = volumes + tier_catalog_share_least(volumes),
+             need = volumes + catalog_disk_bytes(t->dir_fd) + headers_catalog_bytes(&b->headers) +
+                    catalog_new_bytes(b->carry.n_rows, b->carry.bytes);
     if (rc != CS_OK) {
         snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
+        return rc;
+    }
+    /* It may have been lowered since. */
+    if (need > (t->budget > earlier ? t->budget - FMT_RECORD_ALIGN : earlier))
+        return CS_EFULL;
+    rc = catalog_open_new(t->dir_fd, t->catalog_share, &b->made, err, err_len);
+    if (rc != CS_OK)
+        return rc == CS_ENOMEM ? rc : CS_EIO;
+    b->carry.made = b->made;
+    rc = volumes_scan_headers(&t->volumes, t->engine_kind, t->store.uuid, rebuild_carry, b);
+    if (rc == CS_OK)
+        rc = carry_others(&b->carry);
+    return rc == CS_OK ? catalog_commit(b->made, true) : rc;
+}
+
+/* Its log has lost its end, and it is this store's. */
+static bool is_cut(struct tier_disk *t)
+{
+    uint8_t uuid[16];
+    uint32_t epoch;
+    if (t->catalog == NULL || catalog_missing(t->catalog) == 0 ||
+        catalog_store_get(t->catalog, uuid, &epoch) != CS_OK || memcmp(uuid, t->store.uuid, sizeof uuid) != 0)
+        return false;
+    tier_log(t, CS_LOG_WARN,
+             "disk cache: the catalogue's log has lost its end, %llu changes that were synced: rows are made "
+             "again from record headers",
+             (unsigned long long)catalog_missing(t->catalog));
+    return true;
+}
+
+/* With no log, so that rows lie there once. */
+static int rebuild_make(struct tier_disk *t, struct rebuild *b, char *err, size_t err_len)
+{
+    bool any = t->volumes.n_volumes > 0; /* a new store has nothing to look through */
+    int rc = any && is_cut(t) ? rebuild_beside(t, b, err, err_len) : CS_EFULL;
+    catalog_close(t->catalog);
+    t->catalog = NULL;
+    if (rc == CS_EFULL) {
+        rc = catalog_remove(t->dir_fd);
+        if (rc < 0) {
+            snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
+            return CS_EIO;
+        }
+        rc = any ? rebuild_alone(t, b, err, err_len) : CS_OK;
+    }
+    bool made = b->made != NULL;
+    catalog_close(b->made);
+    if (rc != CS_OK && made)
+        snprintf(err, err_len, "cannot rebuild the catalogue: %s", cs_strerror(rc));
+    if (rc != CS_OK) {
         (void)catalog_remove_new(t->dir_fd);
         return rc;
     }
-    int replaced = catalog_replace(t->dir_fd);
+    int replaced = made ? catalog_replace(t->dir_fd) : 0;
     if (replaced < 0)
         snprintf(err, err_len, "cannot put the new catalogue in its place: %s", strerror(-replaced));
     return replaced < 0 ? CS_EIO : CS_OK;
@@ -175,22 +258,18 @@ static int rebuild_rows(struct tier_disk *t, struct rebuild *b, char *err, size_
 
 int tier_rebuild(struct tier_disk *t, uint32_t *epoch, char *err, size_t err_len)
 {
-    catalog_close(t->catalog);
-    t->catalog = NULL;
-    int rc = catalog_remove(t->dir_fd);
-    if (rc < 0) {
-        snprintf(err, err_len, "cannot remove the damaged catalogue: %s", strerror(-rc));
-        return CS_EIO;
-    }
-    struct rebuild b = {.catalog = NULL};
-    bool any = t->volumes.n_volumes > 0; /* a new store has nothing to look through */
-    if (any && (rc = rebuild_rows(t, &b, err, err_len)) != CS_OK)
+    struct rebuild b = {.n = 0};
+    int rc = rebuild_make(t, &b, err, err_len);
+    bool made = b.made != NULL;
+    headers_free(&b.headers);
+    carry_free(&b.carry);
+    if (rc != CS_OK)
         return rc;
     rc = catalog_open(t->dir_fd, false, t->catalog_share, &t->catalog, err, err_len);
     if (rc != CS_OK)
         return rc == CS_ENOMEM ? rc : CS_EIO;
     *epoch = (uint32_t)(b.max_sequence >> SEQUENCE_EPOCH_BITS);
-    if (any)
+    if (made)
         tier_log(t, CS_LOG_WARN, "disk cache: catalogue rebuilt from %llu record headers",
                  (unsigned long long)b.n);
     return CS_OK;

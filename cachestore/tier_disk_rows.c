@@ -13,7 +13,8 @@
  * again from the record headers in the volumes, and everything starts anew. Headers of records that were
  * evicted may still lie there: they come back, which is harmless, because a record is served only after its
  * ids and checksums have matched, and the newest owner of a chunk wins here, too. Notes, use times and pins
- * are lost with the catalogue; quotas too, as far as they cannot be read any more.
+ * are lost with the catalogue; quotas too, as far as they cannot be read any more. Where it reads, and its
+ * log has lost its end, all of them are taken over.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -359,7 +360,7 @@ int tier_rows_load(struct tier_disk *t, const struct tier_disk_events *events, c
 {
     struct load l = {.t = t, .events = events};
     uint32_t epoch = 0;
-    int rc = is_this_stores(t, &epoch) ? rows_read(&l) : CS_ECORRUPT;
+    int rc = is_this_stores(t, &epoch) && catalog_missing(t->catalog) == 0 ? rows_read(&l) : CS_ECORRUPT;
     if (rc == CS_ECORRUPT) {
         rows_forget(&l);
         rc = tier_rebuild(t, &epoch, err, err_len);

@@ -5,6 +5,7 @@
 #include "cachestore/inspect.h"
 #include "tests/disk/harness.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { LONG_NOTE = 400 << 10 };
@@ -214,6 +216,76 @@ static void without_an_exchange_of_names_one_of_the_two_is_always_whole(void **s
     rig_destroy(&r);
 }
 
+/* The log of a process that was killed. */
+static void find_log(const struct rig *r, char path[512], off_t *bytes)
+{
+    DIR *d = opendir(rig_path(r, "catalog"));
+    assert_non_null(d);
+    const struct dirent *e;
+    *bytes = 0;
+    while ((e = readdir(d)) != NULL) {
+        struct stat st;
+        const char *end = strrchr(e->d_name, '.');
+        if (end == NULL || strcmp(end, ".log") != 0)
+            continue;
+        char name[300];
+        snprintf(name, sizeof name, "catalog/%s", e->d_name);
+        if (stat(rig_path(r, name), &st) == 0 && st.st_size > *bytes) {
+            *bytes = st.st_size;
+            snprintf(path, 512, "%s", rig_path(r, name));
+        }
+    }
+    closedir(d);
+    assert_true(*bytes > 0);
+}
+
+/* What had been synced when the process was killed is missing from the log: all is found all the same, and
+ * what only older rows have stays. A log that has all of it is no reason to do anything. */
+static void a_log_that_lost_its_end_is_made_good_from_headers(void **state)
+{
+    (void)state;
+    enum { FIRST = 10, N = 5 };
+    for (int part = 0; part < 4; part++) { /* all of it, half of it, one byte, nothing is lost */
+        struct rig r;
+        char path[512];
+        off_t bytes;
+        store_make(&r);
+        pid_t child = fork();
+        assert_true(child >= 0);
+        if (child == 0) {
+            rig_open(&r);
+            for (uint32_t i = 0; i < N; i++)
+                put(&r, FIRST + i, 4);
+            _exit(0);
+        }
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        find_log(&r, path, &bytes);
+        if (part < 3)
+            assert_int_equal(truncate(path, part == 0 ? 0 : part == 1 ? bytes / 2 : bytes - 1), 0);
+        r.watch = "lost its end";
+        for (int i = 0; i < 2; i++) {
+            r.n_watched = 0;
+            rig_open(&r);
+            assert_int_equal(r.n_watched, part < 3 && i == 0);
+            for (uint32_t k = 0; k < N; k++) {
+                const struct seen_span *s = find_seen(&r, FIRST + k);
+                assert_non_null(s);
+                assert_int_equal(get(&r, s->id, FIRST + k, 4), TIER_OK);
+            }
+            const struct seen_span *one = find_seen(&r, 1), *two = find_seen(&r, 2);
+            assert_true(one != NULL && one->has_notes && two != NULL && two->record.pinned);
+            assert_int_equal(two->used_unix, 1234567890);
+            assert_int_equal(r.n_notes_seen, 2);
+            rig_close(&r);
+        }
+        assert_int_equal(rig_rows(&r, CATALOG_QUOTA), 1);
+        rig_open(&r);
+        rig_destroy(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +294,7 @@ int main(void)
         cmocka_unit_test(a_rebuild_that_cannot_write_changes_nothing),
         cmocka_unit_test(a_rebuild_that_ends_in_the_middle_leaves_one_catalogue),
         cmocka_unit_test(without_an_exchange_of_names_one_of_the_two_is_always_whole),
+        cmocka_unit_test(a_log_that_lost_its_end_is_made_good_from_headers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
