@@ -26,35 +26,34 @@ struct span *room_index_victim_locked(const struct cs_store *s, const struct acc
 
 uint64_t room_forget_frees_locked(const struct cs_store *s, const struct span *sp)
 {
-    uint64_t tier = sp->disk == SPAN_DISK_DURABLE ? TIER_DISK_RECORD_FREES : TIER_DISK_RECORD_BYTES;
-    return index_bytes_of(&s->index, sp) + notes_bytes_of(sp) + (s->disk ? tier : 0) +
+    /* What the tier keeps of a record goes when it is deleted, which is later. */
+    uint64_t to_come = s->disk && sp->disk != SPAN_DISK_DURABLE ? TIER_DISK_RECORD_BYTES : 0;
+    return index_bytes_of(&s->index, sp) + notes_bytes_of(sp) + to_come +
            accounts_bytes_with_last_span(sp->account);
 }
 
-/* By how much the index would be over its budget with `more` bytes. tier: what the disk tier's table takes,
- * which counts too. */
-static uint64_t index_excess(const struct cs_store *s, uint64_t tier, uint64_t more)
+/* By how much the index would be over its budget with `more` bytes. */
+static uint64_t index_excess(const struct cs_store *s, uint64_t more)
 {
     const struct index *ix = &s->index;
+    uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
     uint64_t all = index_memory(ix) + tier + tier_memory_to_come(s),
              excess = quota_excess(all, more, ix->budget);
     return excess == 0 && ix->n_spans >= ix->heap_capacity ? 1 : excess;
 }
 
 /* Forgets until there are `more` bytes in the index: those of the account first, as long as it would have
- * more than its share. *tier shrinks a little after its records are deleted, so what that will free is taken
- * off here, or impatience would forget too much. False: nobody is left who can go. */
-static bool forget_some(struct cs_store *s, uint64_t more, const struct account *a, uint64_t *tier)
+ * more than its share. What the tier keeps of their records is there until those are deleted, and counts as
+ * long. False: nobody is left who can go. */
+static bool forget_some(struct cs_store *s, uint64_t more, const struct account *a)
 {
-    while (index_excess(s, *tier, more) > 0) {
+    while (index_excess(s, more) > 0) {
         bool own = a && quota_excess(a->used[USE_INDEX], more, a->limit[USE_INDEX]) > 0;
         struct span *victim = room_index_victim_locked(s, own ? a : NULL);
         if (!victim)
             return false;
         if (own)
             room_count_quota_eviction_locked(s, victim->account);
-        if (victim->disk == SPAN_DISK_DURABLE)
-            *tier -= *tier < TIER_DISK_RECORD_FREES ? *tier : TIER_DISK_RECORD_FREES;
         room_forget_locked(s, victim);
     }
     return true;
@@ -62,10 +61,9 @@ static bool forget_some(struct cs_store *s, uint64_t more, const struct account 
 
 bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct account *account)
 {
-    uint64_t tier = s->disk ? s->tier->memory_bytes(s->disk) : 0;
-    if (!forget_some(s, 0, NULL, &tier))
+    if (!forget_some(s, 0, NULL))
         return false;
-    uint64_t excess = index_excess(s, tier, bytes), own = 0;
+    uint64_t excess = index_excess(s, bytes), own = 0;
     if (excess > 0 && account)
         own = quota_excess(account->used[USE_INDEX], bytes, account->limit[USE_INDEX]);
     if (own > excess)
@@ -73,7 +71,7 @@ bool room_for_index_locked(struct cs_store *s, uint64_t bytes, const struct acco
     if ((own > 0 && !enough_in_index_locked(s, account, own)) ||
         (excess > own && !enough_in_index_locked(s, NULL, excess)))
         return false;
-    return forget_some(s, bytes, account, &tier);
+    return forget_some(s, bytes, account);
 }
 
 bool room_for_span_locked(struct cs_store *s, uint64_t bytes, const struct account *account)

@@ -209,8 +209,8 @@ void tier_disk_settle(struct tier_disk *t, uint32_t deadline_ms);
 void tier_disk_kick(struct tier_disk *t);
 /* Bytes of writes and notes queued whose durable() has not returned. 0: all is on disk or has failed. */
 uint64_t tier_disk_pending_bytes(const struct tier_disk *t);
-/* At most so much more memory is held for one more record, and at least so much less when it is gone. */
-enum { TIER_DISK_RECORD_BYTES = 144, TIER_DISK_RECORD_FREES = 104 };
+/* At most so much more memory is held for one more record. */
+enum { TIER_DISK_RECORD_BYTES = 144 };
 /* Memory the tier holds for its records, for the index's budget. */
 uint64_t tier_disk_memory_bytes(const struct tier_disk *t);
 /* Fills the disk fields and the disk's totals (disk_on, disk_engine, disk_bytes, disk_budget, disk_spans,
