@@ -1,6 +1,7 @@
 /* Shared parts of the store's tests (see harness.h). */
 #include "tests/cachestore/harness.h"
 #include "cachestore/store.h"
+#include "tests/cachestore/recount.h"
 #include "tests/support/io_engine.h"
 
 #include "tests/cachestore/fake_device.h"
@@ -45,25 +46,6 @@ static void check_kept(const struct cs_kept *k)
     assert_int_equal(k->stored, sum);
 }
 
-/* Each restore from disk ended once or waits; each of those in time was compared with what was predicted. */
-static void check_restores(const struct cs_store *store)
-{
-    struct cs_store *s = (struct cs_store *)store; /* the lock changes, nothing else does */
-    pthread_mutex_lock(&s->lock);
-    const struct cs_stats *t = &s->totals;
-    uint64_t compared = 0, waiting = 0,
-             ended = t->restores_in_time + t->restores_unpredicted + t->restores_deadline +
-                     t->restores_failed + t->restores_abandoned;
-    for (unsigned i = 0; i < CS_RATIO_BUCKETS; i++)
-        compared += t->restores_ratio[i];
-    for (const struct cs_sequence *q = s->restoring; q; q = q->restoring_next)
-        waiting += q->reads && !q->settled;
-    bool every_one = t->restores_disk == ended + waiting, in_time = compared == t->restores_in_time;
-    pthread_mutex_unlock(&s->lock);
-    assert_true(every_one);
-    assert_true(in_time);
-}
-
 void check_balance(const struct cs_store *s)
 {
     struct cs_stats st = stats_of(s);
@@ -76,7 +58,7 @@ void check_balance(const struct cs_store *s)
     }
     assert_int_equal(st.lookups, misses);
     assert_int_equal(st.tokens_looked_up, tokens);
-    check_restores(s);
+    recount_restores(s);
     check_kept(&st.kept_device);
     check_kept(&st.kept_host);
     check_kept(&st.kept_disk_spans);

@@ -236,6 +236,24 @@ static void check_accounts(const struct cs_store *s, const struct counts *k)
             assert_int_not_equal(n_over[t]--, 0);
 }
 
+void recount_restores(const struct cs_store *store)
+{
+    struct cs_store *s = (struct cs_store *)store; /* the lock changes, nothing else does */
+    pthread_mutex_lock(&s->lock);
+    const struct cs_stats *t = &s->totals;
+    uint64_t compared = 0, waiting = 0,
+             ended = t->restores_in_time + t->restores_unpredicted + t->restores_deadline +
+                     t->restores_failed + t->restores_abandoned;
+    for (unsigned i = 0; i < CS_RATIO_BUCKETS; i++)
+        compared += t->restores_ratio[i];
+    for (const struct cs_sequence *q = s->restoring; q; q = q->restoring_next)
+        waiting += q->reads && !q->settled;
+    bool every_one = t->restores_disk == ended + waiting, in_time = compared == t->restores_in_time;
+    pthread_mutex_unlock(&s->lock);
+    assert_true(every_one);
+    assert_true(in_time);
+}
+
 void recount(struct cs_store *s)
 {
     struct counts k = {.holders = calloc(s->arena.n_pages, sizeof *k.holders),
@@ -287,6 +305,7 @@ void recount(struct cs_store *s)
     assert_int_equal(s->host.n_live, 0);
     check_accounts(s, &k);
     pthread_mutex_unlock(&s->lock);
+    recount_restores(s);
     free(k.holders);
     free(k.on_host);
     free(k.n_spans);

@@ -7,6 +7,8 @@
 #include "cachestore/store.h"
 
 void recount(struct cs_store *s);
+/* Each restore from disk ended once or waits; each of those in time was compared with what was predicted. */
+void recount_restores(const struct cs_store *s);
 /* As if nobody had used anything for an hour. */
 void grow_old(struct cs_store *s);
 /* Sets the tenant's quota and waits until what is over it has gone. */

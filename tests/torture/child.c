@@ -111,6 +111,12 @@ static bool option_set(struct options *o, const char *text)
     X(lookups)                                                                                               \
     X(hits_full)                                                                                             \
     X(hits_partial)                                                                                          \
+    X(restores_disk)                                                                                         \
+    X(restores_in_time)                                                                                      \
+    X(restores_unpredicted)                                                                                  \
+    X(restores_deadline)                                                                                     \
+    X(restores_failed)                                                                                       \
+    X(restores_abandoned)                                                                                    \
     X(publish_spans)                                                                                         \
     X(publish_checkpoints)                                                                                   \
     X(spans_written)                                                                                         \

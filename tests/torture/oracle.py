@@ -403,6 +403,10 @@ class Oracle:
         tokens = st["tokens_device"] + st["tokens_host"] + st["tokens_disk"] + st["tokens_missed"]
         if st["tokens_looked_up"] != tokens:
             raise Violation(f"{st['tokens_looked_up']} tokens looked up, {tokens} reused or missed")
+        ended = sum(st[f"restores_{how}"] for how in ("in_time", "unpredicted", "deadline", "failed", "abandoned"))
+        # One that waits has pages in use.
+        if ended > st["restores_disk"] or (ended < st["restores_disk"] and st["pages_live"] == 0):
+            raise Violation(f"{st['restores_disk']} restores waited for the disk, and {ended} have ended")
         for tier in TIERS:
             stored, alive, gone = (st[f"kept_{tier} {what}"] for what in ("stored", "alive", "gone"))
             if stored != alive + gone:
