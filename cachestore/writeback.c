@@ -347,7 +347,7 @@ static void pump(struct cs_store *s)
             refuse(s, sp, pass);
             continue;
         }
-        if (order == WRITEBEHIND_PARENT_FIRST) {
+        if (parent && order == WRITEBEHIND_PARENT_FIRST) {
             if (parent->disk == SPAN_DISK_BACKLOG)
                 writeback_unlist_locked(s, parent);
             backlog_insert(s, parent, sp);
