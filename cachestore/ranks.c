@@ -190,6 +190,39 @@ void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp, uint32_
     }
 }
 
+static void update_within(struct index *ix, struct span *sp, uint32_t from, uint32_t to)
+{
+    for (struct span *c = sp->first_checkpoint; c; c = c->next_sibling)
+        if (c->first_position >= from && c->first_position <= to)
+            ranks_update_locked(ix, c);
+}
+
+/* The same of all that hangs below it. */
+static void update_below(struct index *ix, struct span *sp, uint32_t from, uint32_t to, uint32_t *spans)
+{
+    for (struct span *child = sp->first_child; child && *spans > 0; child = child->next_sibling) {
+        if (child->first_position >= to)
+            continue;
+        --*spans;
+        update_within(ix, child, from, to);
+        update_below(ix, child, from, to, spans);
+    }
+}
+
+void ranks_blocks_left_locked(struct index *ix, const struct span *checkpoint)
+{
+    /* Whoever shares a block with it is no further away than that it has blocks. */
+    uint32_t spans = NEIGHBOURS_AT_ONCE, at = checkpoint->first_position,
+             reach = checkpoint->n_pages * ix->page_tokens, from = at > reach ? at - reach : 0;
+    struct span *sp = checkpoint->parent;
+    update_within(ix, sp, from, at + reach);
+    while (sp->parent && sp->first_position > from) {
+        sp = sp->parent;
+        update_within(ix, sp, from, at + reach);
+    }
+    update_below(ix, sp, from, at + reach, &spans);
+}
+
 uint32_t ranks_chain_behind(const struct span *checkpoint)
 {
     const struct span *sp = checkpoint->parent;

@@ -63,6 +63,9 @@ void ranks_used_locked(struct index *ix, struct span *sp, uint64_t tick);
 struct span *ranks_victim_locked(struct index *ix, enum rank_tier tier, const struct account *of);
 /* Call when a checkpoint behind page `ordinal` of the span has come or gone. */
 void ranks_checkpoints_changed_locked(struct index *ix, struct span *sp, uint32_t ordinal);
+/* Call when blocks that the checkpoint shared with others have become another's alone: it may give room now.
+ */
+void ranks_blocks_left_locked(struct index *ix, const struct span *checkpoint);
 /* Call when what hangs on the span was taken from it or given to it. */
 void ranks_recount_locked(struct index *ix, struct span *sp);
 /* How many pages of the span there are up to its last resident one that nobody uses; 0: none. */

@@ -23,9 +23,16 @@
 
 static void leave_device(struct cs_store *s, struct span *sp, enum cs_gone why)
 {
-    for (uint32_t i = 0; i < sp->n_pages; i++)
-        if (sp->page[i] != ARENA_NO_PAGE)
-            index_detach_locked(&s->index, sp, i, why);
+    bool shared = false;
+    for (uint32_t i = 0; i < sp->n_pages; i++) {
+        if (sp->page[i] == ARENA_NO_PAGE)
+            continue;
+        const struct arena_page *p = &s->arena.pages[sp->page[i]];
+        index_detach_locked(&s->index, sp, i, why);
+        shared = shared || (p->refs == 0 && p->holders == 1);
+    }
+    if (shared)
+        ranks_blocks_left_locked(&s->index, sp);
 }
 
 static void leave_host(struct cs_store *s, struct span *sp, enum cs_gone why)
