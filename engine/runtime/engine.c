@@ -258,7 +258,30 @@ static uint64_t size_disk(const struct eng_config *c)
         return DISK_DEFAULT_BYTES;
     /* Of what would be free without it, or the budget would shrink with each start. */
     uint64_t half = ((uint64_t)fs.f_bavail * fs.f_frsize + stored_bytes(c->disk_dir, true)) / 2;
+    half = half ? half : 1; /* a size, if one that holds nothing */
     return half < DISK_DEFAULT_BYTES ? half : DISK_DEFAULT_BYTES;
+}
+
+/* Where nobody asked for a size and what is free there holds nothing, there is no disk tier. */
+static int open_or_without_disk(struct eng_engine *e, const struct eng_config *c, struct cs_config *config,
+                                char *err, size_t err_len)
+{
+    char a[32];
+    int rc = cs_open(config, &e->store, err, err_len);
+    if (rc != CS_EINVAL || !c->disk_dir || c->disk_bytes)
+        return rc;
+    struct cs_config without = *config;
+    without.disk_dir = NULL;
+    without.disk_bytes = 0;
+    char other[256] = "";
+    if (cs_open(&without, &e->store, other, sizeof other) != CS_OK)
+        return rc;
+    engine_log(e, CS_LOG_WARN,
+               "no prefix cache on disk: without --prefix-cache-disk-size it would get %s, half of what the "
+               "file system of %s has for it: %s",
+               sizing_text(config->disk_bytes, a), c->disk_dir, err);
+    *config = without;
+    return CS_OK;
 }
 
 /* KV bits depend on the model and the kernels, reuse by ids on the tokenizer as well. */
@@ -337,7 +360,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         return ENG_EINVAL;
     }
     bool too_large = config.arena_bytes / e->stride > UINT32_MAX - 2; /* pages have 32-bit numbers */
-    rc = too_large ? CS_ENOMEM : cs_open(&config, &e->store, err, err_len);
+    rc = too_large ? CS_ENOMEM : open_or_without_disk(e, c, &config, err, err_len);
     if (rc == CS_ENOMEM)
         snprintf(err, err_len,
                  "a KV cache of %s and the index of a disk cache of %s are more than can be had",

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -226,6 +227,22 @@ class Run(unittest.TestCase):
                 size, unit = re.search(r"of ([0-9.]+) ([KMG]iB) used", result.stderr).groups()
                 budget = float(size) * 1024 ** ("KMG".index(unit[0]) + 1)
                 self.assertAlmostEqual(budget, min(16 << 30, free / 2), delta=free / 20)
+
+    def test_a_full_file_system_gives_no_disk_tier(self):
+        """Where nobody asked for a size; who did is refused."""
+        with tempfile.TemporaryDirectory() as folder:
+            mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=4m none "$0" && exec "$@"', folder]
+            if shutil.which("unshare") is None or subprocess.run([*mount, "true"], capture_output=True).returncode != 0:
+                self.skipTest("no file system of its own can be had here")
+            for free, said in ((0, "disk"), (252, "no prefix cache on disk: .*half of what .*holds no record")):
+                for asked, code in (((), 0), (("--prefix-cache-disk-size", "128K"), 2 if free else 0)):
+                    fill = 'head -c $((4096 - $1))K /dev/zero > "$0/fill"; shift; exec "$@"'
+                    result = subprocess.run([*mount, "sh", "-c", fill, folder, str(free), ISOTHERM, "run", "--model", MODEL, "--kv-cache", "4M",
+                                             "--prefix-cache-disk", os.path.join(folder, "s"), *asked, "--max-tokens", "1", "-p", "x"],
+                                            capture_output=True, text=True, errors="replace", timeout=120)
+                    self.assertEqual(result.returncode, code, result.stderr)
+                    self.assertRegex(result.stderr, said if not asked else "disk")
+                    self.assertNotIn("Open disk cache", result.stderr)
 
 
 class Terminal(unittest.TestCase):
