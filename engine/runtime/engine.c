@@ -15,6 +15,7 @@
 
 #define QUEUE_DEFAULT      256
 #define DISK_DEFAULT_BYTES ((uint64_t)16 << 30)
+#define DISK_SMALL_TOKENS  2048 /* a disk tier that holds less of a context is warned of */
 #define PATIENCE_MS        2000
 #define CLOSE_GRACE_MS     2000 /* beyond the deadline of the flush, for a disk that answers */
 #define LINE_COLUMNS       100  /* of a start-up line before its seconds */
@@ -310,6 +311,17 @@ static void log_cache(struct eng_engine *e, double start, uint64_t arena_bytes, 
              sizing_text(arena_bytes, a), (unsigned long long)tokens, b, reason);
 }
 
+/* What is longer than the budget pushes its own beginning out: known before, not by its misses. */
+static void warn_small_disk(struct eng_engine *e, const struct cs_config *config, bool disk_on)
+{
+    char a[32];
+    uint64_t tokens = sizing_disk_tokens(e->state, config->page_bytes, config->disk_bytes);
+    if (disk_on && tokens < (e->context < DISK_SMALL_TOKENS ? e->context : DISK_SMALL_TOKENS))
+        engine_log(e, CS_LOG_WARN,
+                   "disk cache: the budget of %s holds about %llu tokens; longer prompts are not kept whole",
+                   sizing_text(config->disk_bytes, a), (unsigned long long)tokens);
+}
+
 static int open_store(struct eng_engine *e, const struct eng_config *c, char *err, size_t err_len)
 {
     double start = engine_now_s();
@@ -381,6 +393,7 @@ static int open_store(struct eng_engine *e, const struct eng_config *c, char *er
         e->context = (uint32_t)tokens;
     }
     log_cache(e, start, config.arena_bytes, tokens, reason);
+    warn_small_disk(e, &config, s.disk_on);
     if (c->disk_dir && s.disk_on)
         log_step(e, "Open disk cache", start, "%s · %s of %s used · %llu span%s · %s", c->disk_dir,
                  sizing_text(s.disk_bytes, (char[32]){0}), sizing_text(s.disk_budget, a),

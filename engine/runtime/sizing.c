@@ -1,5 +1,6 @@
 /* CPUs that this process may use, and how large the KV cache becomes by default. Any thread. */
 #include "engine/runtime/sizing.h"
+#include "formats/record.h"
 #include "kernels/kernels.h"
 #include <inttypes.h>
 #include <sched.h>
@@ -119,6 +120,36 @@ uint64_t sizing_host_bytes(const struct cs_memory *memory, uint64_t asked, uint6
     most = most > reserved_bytes ? most - reserved_bytes : 0;
     *reason = asked <= most ? "as asked" : limiting_name(memory);
     return asked < most ? asked : most;
+}
+
+static uint64_t record_bytes(uint32_t kind, uint32_t n_pages, uint64_t page_bytes)
+{
+    return (uint64_t)fmt_record_chunks(kind, n_pages, KN_PAGE_TOKENS, page_bytes, FMT_RECORD_CHUNK_BYTES) *
+           FMT_RECORD_CHUNK_BYTES;
+}
+
+uint64_t sizing_disk_tokens(const struct eng_state_desc *s, uint64_t page_bytes, uint64_t budget)
+{
+    enum { SPAN_BYTES = 4 << 20, CATALOG_BYTES = 8 << 20, CATALOG_SHARE_MOST = 4 };
+    uint64_t catalog =
+        budget / CATALOG_SHARE_MOST < CATALOG_BYTES ? budget / CATALOG_SHARE_MOST : CATALOG_BYTES;
+    uint64_t room = budget - catalog, checkpoint = 0;
+    uint64_t blocks = sizing_checkpoint_blocks(s, (page_bytes + 4095) / 4096 * 4096);
+    if (blocks > UINT32_MAX)
+        return 0;
+    if (blocks > 0)
+        checkpoint = record_bytes(FMT_RECORD_CHECKPOINT, (uint32_t)blocks, page_bytes);
+    uint32_t in_span =
+        fmt_record_pages_per_span(SPAN_BYTES, KN_PAGE_TOKENS, page_bytes, FMT_RECORD_CHUNK_BYTES);
+    uint64_t span = in_span ? record_bytes(FMT_RECORD_SPAN, in_span, page_bytes) : 0;
+    if (span == 0 || room < checkpoint)
+        return 0;
+    room -= checkpoint;
+    uint64_t pages = room / span * in_span;
+    uint32_t rest = in_span - 1; /* of a last, shorter span */
+    while (rest > 0 && record_bytes(FMT_RECORD_SPAN, rest, page_bytes) > room % span)
+        rest--;
+    return (pages + rest) * KN_PAGE_TOKENS;
 }
 
 const char *sizing_text(uint64_t bytes, char out[32])

@@ -31,6 +31,10 @@ uint64_t sizing_kv_bytes(uint64_t sequence_bytes, uint32_t concurrency, enum eng
 uint64_t sizing_host_bytes(const struct cs_memory *memory, uint64_t asked, uint64_t reserved_bytes,
                            const char **reason);
 
+/* About how many tokens of one prompt a disk budget holds, with the checkpoint that resumes it: what the
+ * catalogue may take and the chunks of records are counted. 0: none. */
+uint64_t sizing_disk_tokens(const struct eng_state_desc *s, uint64_t page_bytes, uint64_t budget);
+
 #define SIZING_CONCURRENCY_DEFAULT 16
 
 /* "21.2 GiB"; returns out. */

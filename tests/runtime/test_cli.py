@@ -228,6 +228,14 @@ class Run(unittest.TestCase):
                 budget = float(size) * 1024 ** ("KMG".index(unit[0]) + 1)
                 self.assertAlmostEqual(budget, min(16 << 30, free / 2), delta=free / 20)
 
+    def test_a_small_disk_budget_is_warned_of(self):
+        for size, warned in (("1M", 1), ("1G", 0)):
+            with tempfile.TemporaryDirectory() as folder:
+                result = isotherm("run", "--model", MODEL, "--kv-cache", "4M", "--context", "2048", "--prefix-cache-disk", folder,
+                                  "--prefix-cache-disk-size", size, "--max-tokens", "1", "-p", "x")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(len(re.findall("warning: disk cache: the budget of 1.0 MiB holds about [0-9]+ tokens; longer", result.stderr)), warned, result.stderr)
+
     def test_a_full_file_system_gives_no_disk_tier(self):
         """Where nobody asked for a size; who did is refused."""
         with tempfile.TemporaryDirectory() as folder:

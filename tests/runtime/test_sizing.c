@@ -1,5 +1,6 @@
 /* Default sizes: by concurrency while that fits, else by the memory this process may use. */
 #include "engine/runtime/sizing.h"
+#include "kernels/kernels.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,6 +75,20 @@ static void a_host_tier_is_what_was_asked_for_while_memory_lasts(void **state)
     assert_int_equal(sizing_host_bytes(&memory, 1 << 20, UINT64_MAX, &reason), 0);
 }
 
+static void a_disk_budget_holds_what_is_beside_the_catalogue(void **state)
+{
+    (void)state;
+    struct eng_state_desc pages = {.grid = KN_PAGE_TOKENS};
+    const uint64_t page = 368640; /* of smollm2-135m: two with a header in three chunks, eleven in 4 MiB */
+    assert_int_equal(sizing_disk_tokens(&pages, page, 1), 0);
+    assert_int_equal(sizing_disk_tokens(&pages, page, 256 << 10), 0);
+    assert_int_equal(sizing_disk_tokens(&pages, page, 1 << 20), 2 * KN_PAGE_TOKENS);
+    assert_int_equal(sizing_disk_tokens(&pages, page, 48 << 20), 10 * 11 * KN_PAGE_TOKENS);
+    struct eng_state_desc recurrent = {.grid = KN_PAGE_TOKENS, .state_bytes = 36 << 20};
+    assert_true(sizing_disk_tokens(&recurrent, page, 48 << 20) < 11 * 2 * KN_PAGE_TOKENS);
+    assert_int_equal(sizing_disk_tokens(&recurrent, page, 40 << 20), 0);
+}
+
 static void sizes_are_written_for_people(void **state)
 {
     (void)state;
@@ -90,6 +105,7 @@ int main(void)
         cmocka_unit_test(concurrency_decides_while_it_fits),
         cmocka_unit_test(windows_and_state_are_part_of_a_context),
         cmocka_unit_test(a_host_tier_is_what_was_asked_for_while_memory_lasts),
+        cmocka_unit_test(a_disk_budget_holds_what_is_beside_the_catalogue),
         cmocka_unit_test(sizes_are_written_for_people),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
