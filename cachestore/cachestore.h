@@ -429,7 +429,7 @@ struct cs_stats {
     /* host: of a device that is not host memory */
     uint64_t host_bytes, host_used_bytes; /* both in whole blocks of page_stride */
     /* disk */
-    bool disk_on;
+    bool disk_on, draining;  /* draining: cs_drain, nothing new is written */
     const char *disk_engine; /* "uring", "pread"; "off" */
     uint64_t disk_bytes, disk_budget, disk_spans, disk_checkpoints,
         pending_bytes;        /* disk_bytes: all on disk, catalogue included */

@@ -547,6 +547,7 @@ void cs_stats_get(const struct cs_store *store, struct cs_stats *out)
     out->index_bytes = index_memory(&s->index);
     out->index_budget = s->index.budget;
     out->disk_on = s->disk != NULL;
+    out->draining = s->draining;
     out->disk_engine = "off";
     out->disk_budget = s->disk_budget;
     if (s->disk) {

@@ -243,6 +243,7 @@ void eng_state_cache(struct eng_call *c, const char *url)
     json_object_set_new(object, "host", host_json(&st));
     json_object_set_new(object, "disk", disk_json(&st));
     set_number(object, "pending_bytes", st.pending_bytes);
+    json_object_set_new(object, "draining", json_boolean(st.draining));
     json_object_set_new(object, "checkpoints", checkpoints_json(&st));
     json_object_set_new(object, "index", index_json(&st));
     json_object_set_new(object, "reuse", reuse_json(&st));
@@ -375,6 +376,8 @@ static void cache_metrics(struct eng_bytes *out, const struct cs_stats *st)
            st->records_foreign);
     metric(out, "cache_disk_pending_bytes", GAUGE, "Published bytes that are not durable yet.",
            st->pending_bytes);
+    metric(out, "cache_disk_draining", GAUGE,
+           "1 while nothing new is written to disk (cachestore-admin drain).", st->draining);
     metric(out, "cache_lookups_total", COUNTER, "Prompts looked up.", st->lookups);
     metric_head(out, "cache_hits_total", COUNTER, "Look-ups that reused every full page, or some.");
     metric_labelled(out, "cache_hits_total", "kind", "full", st->hits_full);

@@ -108,6 +108,7 @@ class Places(ServerCase):
         self.assertGreater(cache["device"]["budget_bytes"], 0)
         self.assertEqual(cache["pending_bytes"], 0)
         self.assertIs(cache["disk"]["on"], False)
+        self.assertIs(cache["draining"], False)
         self.assertEqual(cache["checkpoints"]["count"], 0)  # a dense model resumes at pages
         self.assertEqual(set(cache["misses"]), {"cold", "diverged", "partial_page", "evicted", "deadline", "corrupt", "io", "arena_full", "state_missing", "cheaper_to_compute"})
 

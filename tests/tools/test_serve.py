@@ -47,7 +47,11 @@ class Admin(unittest.TestCase):
                 talking.join()
                 self.ask("evict", "--all", codes=(0, 4))  # what it brought back, if it was still at it
                 self.assertEqual((self.ask("ls"), self.cached(server), self.cached(server)), ([], 0, warm))
-                self.assertEqual(self.ask("drain")["pending_bytes"], 0)
+                for options, draining in ((("drain",), True), (("drain", "--end"), False), (("drain",), True)):
+                    self.assertEqual(self.ask(*options)["draining"], draining)
+                    self.assertIs(server.cache()["draining"], draining)
+                    self.assertEqual(server.metrics()["isotherm_cache_disk_draining"], draining)
+                self.assertEqual(server.cache()["pending_bytes"], 0)
                 server.kill()
             with start() as server:
                 self.assertEqual((self.cached(server), self.ask("verify")["n_damaged"]), (warm, 0))
