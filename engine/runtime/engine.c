@@ -142,8 +142,8 @@ static int open_model(struct eng_engine *e, const struct eng_config *c, const st
         engine_log(e, CS_LOG_WARN,
                    "a context of %u is beyond the %u the model was trained with: expect poor text there",
                    e->context, d->context_trained);
-    log_step(e, "Pack weights", start, "%s · %u threads · context %u", kn_backend_features(e->backend),
-             kn_backend_threads(e->backend), e->context);
+    log_step(e, "Pack weights", start, "%s · %u thread%s · context %u", kn_backend_features(e->backend),
+             kn_backend_threads(e->backend), kn_backend_threads(e->backend) == 1 ? "" : "s", e->context);
     pace_init(&e->pace, d, c->policy, c->prefill_chunk);
     e->restore = c->restore;
     return ENG_OK;

@@ -389,13 +389,12 @@ static void log_call(struct eng_call *c)
                        atomic_load(&c->server->stopping) ? "cut off: the server stops"
                                                          : "cancelled by the client");
     else if (ran)
-        eng_server_log(
-            c->server, CS_LOG_INFO,
-            "%s %d · prompt %u · reused %u device %u host %u disk (%s) · reply %u · prefill %.0f ms · "
-            "decode %.0f ms",
-            c->route->path, c->status, usage.prompt_tokens, usage.reuse.tokens_device,
-            usage.reuse.tokens_host, usage.reuse.tokens_disk, cs_miss_name(usage.reuse.miss),
-            usage.completion_tokens, usage.prefill_ms, usage.decode_ms);
+        eng_server_log(c->server, CS_LOG_INFO,
+                       "%s %d · prompt %u · reused %u device, %u host, %u disk, missed: %s · reply %u · "
+                       "prefill %.0f ms · decode %.0f ms",
+                       c->route->path, c->status, usage.prompt_tokens, usage.reuse.tokens_device,
+                       usage.reuse.tokens_host, usage.reuse.tokens_disk, cs_miss_name(usage.reuse.miss),
+                       usage.completion_tokens, usage.prefill_ms, usage.decode_ms);
 }
 
 void eng_route_completed(void *cls, struct MHD_Connection *mhd, void **ctx,
