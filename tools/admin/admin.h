@@ -41,6 +41,8 @@ struct options {
 /* main.c */
 /* A process has the store open, and is asked. */
 bool is_live(const struct cs_inspect *in);
+/* Says that the command needs a store that is in use for itself; returns EXIT_IN_USE. */
+int complain_in_use(const char *command);
 /* list.c */
 int run_status(struct cs_inspect *in, const struct options *o);
 int run_ls(struct cs_inspect *in, const struct options *o);
@@ -67,6 +69,12 @@ int run_format(const struct options *o);
 int run_quota(struct cs_inspect *in, const struct options *o);
 /* live.c */
 int run_drain(struct cs_inspect *in, const struct options *o);
+/* Says that the process that has the store open could not be asked on; rc: what the call returned. An exit
+ * code. */
+int process_lost(int rc);
+/* One number of a process by its figure's name; 0 where there is none of this name. CS_OK, CS_EIO, CS_ENOMEM.
+ */
+int read_figure(struct cs_inspect *in, const char *name, uint64_t *out);
 /* All figures of a process: lines, or one JSON object. An exit code. */
 int print_figures(struct cs_inspect *in, bool json);
 /* ... again and again until it is stopped. */

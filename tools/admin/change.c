@@ -153,10 +153,10 @@ int run_format(const struct options *o)
     int rc = cs_format(o->dir, o->chunk_bytes, o->force, err, sizeof err);
     if (rc == CS_OK)
         rc = cs_inspect_open(o->dir, &in, err, sizeof err);
-    if (rc != CS_OK) {
-        complain("%s", err);
-        return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
-    }
+    if (rc == CS_EBUSY)
+        return complain_in_use("format");
+    if (rc != CS_OK)
+        return complain("%s", err);
     cs_inspect_info(in, &info);
     cs_inspect_close(in);
     if (o->json)

@@ -37,6 +37,11 @@ int run_status(struct cs_inspect *in, const struct options *o)
         rc = cs_inspect_spans(in, add_totals, &totals);
     if (rc != CS_OK)
         return complain("cannot list what is stored: %s", cs_strerror(rc));
+    if (info.live) { /* like spans, with what is in memory only */
+        rc = read_figure(in, "notes", &info.n_notes);
+        if (rc != CS_OK)
+            return process_lost(rc);
+    }
     if (json) {
         printf("{\"uuid\":\"%s\",\"format_version\":%" PRIu32 ",\"catalogue\":\"%s\",\"chunk_bytes\":%" PRIu64
                ",\"disk_bytes\":%" PRIu64 ",\"volume_bytes\":%" PRIu64 ",\"catalogue_bytes\":%" PRIu64
@@ -63,8 +68,7 @@ int run_status(struct cs_inspect *in, const struct options *o)
     printf("spans        %" PRIu64 " with %" PRIu64 " tokens, %s of pages, from %u model%s\n", info.n_spans,
            totals.tokens, bytes_text(info.payload_bytes, a), totals.models, totals.models == 1 ? "" : "s");
     printf("checkpoints  %" PRIu64 ", %s\n", info.n_checkpoints, bytes_text(info.checkpoint_bytes, a));
-    if (!info.live)
-        printf("notes        %" PRIu64 "\n", info.n_notes);
+    printf("notes        %" PRIu64 "\n", info.n_notes);
     if (info.live && info.n_foreign > 0)
         printf("others       %" PRIu64 " of these records %s of other models\n", info.n_foreign,
                info.n_foreign == 1 ? "is" : "are");

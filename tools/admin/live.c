@@ -16,9 +16,10 @@ static void wait_ms(unsigned ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000}, NULL);
 }
 
-static int lost(int rc)
+int process_lost(int rc)
 {
-    return complain(rc == CS_ENOMEM ? "%s" : "the process no longer answers: %s", cs_strerror(rc));
+    complain(rc == CS_ENOMEM ? "%s" : "the process no longer answers: %s", cs_strerror(rc));
+    return rc == CS_ENOMEM ? EXIT_USAGE : EXIT_IN_USE;
 }
 
 /* ---- figures ----------------------------------------------------------------------------------------- */
@@ -27,6 +28,27 @@ struct figures {
     bool json;
     unsigned n;
 };
+
+struct wanted {
+    const char *name;
+    uint64_t value;
+};
+
+static int pick_figure(void *ctx, const struct cs_figure *f)
+{
+    struct wanted *w = ctx;
+    if (f->text == NULL && f->histogram == NULL && strcmp(f->name, w->name) == 0)
+        w->value = f->value;
+    return 0;
+}
+
+int read_figure(struct cs_inspect *in, const char *name, uint64_t *out)
+{
+    struct wanted w = {.name = name};
+    int rc = cs_inspect_figures(in, pick_figure, &w);
+    *out = w.value;
+    return rc;
+}
 
 /* The end of the bucket in which the share of all lies. */
 static uint64_t quantile_us(const struct cs_histogram *h, double share)
@@ -101,7 +123,7 @@ int print_figures(struct cs_inspect *in, bool json)
     int rc = cs_inspect_figures(in, print_figure, &all);
     if (json)
         printf("}");
-    return rc == CS_OK ? EXIT_FINE : lost(rc);
+    return rc == CS_OK ? EXIT_FINE : process_lost(rc);
 }
 
 int watch_figures(struct cs_inspect *in, const struct options *o)
@@ -162,7 +184,7 @@ int run_drain(struct cs_inspect *in, const struct options *o)
     }
     progress_end();
     if (rc != CS_OK)
-        return lost(rc);
+        return process_lost(rc);
     bool was_stopped = p.draining && p.bytes > 0;
     print_drain(o, &p, was_stopped);
     return was_stopped ? EXIT_STOPPED : EXIT_FINE;

@@ -167,6 +167,27 @@ static int take_value(struct options *o, const char *name, const char *value, un
     return good ? 1 : -1;
 }
 
+/* What an option with a value takes. */
+static const char *value_text(const char *name)
+{
+    static const struct {
+        const char *name, *takes;
+    } values[] = {{"--tenant", "a tenant as ls prints it, or 'anonymous'"},
+                  {"--model", "a fingerprint as ls prints it, or its beginning"},
+                  {"--every", "seconds, 0 to 86400"},
+                  {"--watch", "seconds, more than 0 and at most 86400"},
+                  {"--device", "a size such as 512M (0: as much as all others)"},
+                  {"--host", "a size such as 512M (0: as much as all others)"},
+                  {"--disk", "a size such as 512M (0: as much as all others)"},
+                  {"--chunk", "a size such as 256K"},
+                  {"--size", "a size such as 512M"}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        if (strcmp(values[i].name, name) == 0)
+            return values[i].takes;
+    }
+    return "a value";
+}
+
 static bool needs_it_alone(const struct command *c, const struct options *o)
 {
     return (c->takes & ALONE) != 0 || o->drop;
@@ -191,12 +212,14 @@ static const struct command *parse(int argc, char **argv, struct options *o)
         if (take_flag(o, arg, &seen))
             continue;
         int taken = take_value(o, arg, i + 1 < argc ? argv[i + 1] : NULL, &seen);
-        if (taken <= 0) {
-            complain(taken < 0 ? "option '%s' needs a value that it can use; %s"
-                               : "unexpected argument '%s'; %s",
-                     arg, usage_line);
+        if (taken < 0 && i + 1 == argc)
+            complain("option '%s' takes %s, and nothing follows it", arg, value_text(arg));
+        else if (taken < 0)
+            complain("option '%s' takes %s, not '%s'", arg, value_text(arg), argv[i + 1]);
+        else if (taken == 0)
+            complain("unexpected argument '%s'; %s", arg, usage_line);
+        if (taken <= 0)
             return NULL;
-        }
         i++;
     }
     o->dir = words[0];
@@ -229,6 +252,13 @@ bool is_live(const struct cs_inspect *in)
     return cs_inspect_process(in) != 0;
 }
 
+int complain_in_use(const char *command)
+{
+    complain("the store is in use by another process, and '%s' needs it alone: stop that process first",
+             command);
+    return EXIT_IN_USE;
+}
+
 /* Opens the store as what is given asks for. An exit code. */
 static int store_open(const struct command *c, const struct options *o, struct cs_inspect **in)
 {
@@ -244,9 +274,7 @@ static int store_open(const struct command *c, const struct options *o, struct c
         return rc == CS_EBUSY ? EXIT_IN_USE : EXIT_USAGE;
     }
     if (needs_it_alone(c, o)) {
-        complain("the store is in use by another process, and '%s' needs it alone: stop that process first",
-                 o->drop ? "scrub --drop" : c->name);
-        return EXIT_IN_USE;
+        return complain_in_use(o->drop ? "scrub --drop" : c->name);
     }
     rc = cs_inspect_connect(o->dir, in, why_not, sizeof why_not);
     if (rc != CS_OK && o->live) {
