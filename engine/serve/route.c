@@ -379,7 +379,7 @@ enum MHD_Result eng_route_handle(void *cls, struct MHD_Connection *mhd, const ch
 static void log_call(struct eng_call *c)
 {
     pthread_mutex_lock(&c->lock);
-    bool ran = c->submitted, done = c->done;
+    bool done = c->done, ran = c->submitted || done; /* it may be done before whoever submitted it says so */
     struct eng_usage usage = c->usage;
     pthread_mutex_unlock(&c->lock);
     if (c->status >= 500 && c->status != 503)
