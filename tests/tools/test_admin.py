@@ -561,9 +561,15 @@ class Bench(Case):
 class Usage(Case):
     def test_options_that_do_not_go_together(self):
         self.make("empty")
-        for arguments in (("ls", "--force"), ("verify", "--drop"), ("show",), ("status", "word"), ("scrub", "--every"),
-                          ("scrub", "--every", "-1"), ("scrub", "--every", "x"), ("explain", "a", "b"), ("--json",), ("evict", "--tenant")):
+        for arguments in (("ls", "--force"), ("verify", "--drop"), ("show",), ("status", "word"), ("explain", "a", "b"), ("--json",)):
             self.refused(2, *arguments, word="usage")
+
+    def test_a_value_that_will_not_do_is_told_what_would(self):
+        self.make("empty")
+        for arguments, word in ((("scrub", "--every"), "takes seconds"), (("scrub", "--every", "-1"), "not '-1'"),
+                                (("scrub", "--every", "x"), "not 'x'"), (("bench", "--size", "5Q"), "a size such as"),
+                                (("evict", "--tenant"), "nothing follows")):
+            self.refused(2, *arguments, word=word)
 
     def test_a_store_in_use_is_left_alone(self):
         self.make("empty")
