@@ -38,10 +38,12 @@ static void folder_in(char path[512], const char *root, const char *name)
 static void the_control_group_caps_it_wherever_its_limit_is(void **state)
 {
     (void)state;
-    char root[] = "/tmp/isotherm-memory-XXXXXX";
+    const char *tmp = getenv("TMPDIR");
+    char root[256];
     char above[512];
     char own[512];
     char old[512];
+    snprintf(root, sizeof root, "%s/isotherm-memory-XXXXXX", tmp ? tmp : "/tmp");
     assert_non_null(mkdtemp(root));
     struct cs_memory all = memory_in(root, "/above/own"); /* no groups */
     assert_false(all.limited_by_cgroup);
