@@ -26,6 +26,8 @@ void __real_kinetic_insert(struct kinetic_heap *h, struct kinetic_node *x, uint6
 void __wrap_kinetic_insert(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
 void __real_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
 void __wrap_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint64_t now);
+bool __real_evict_oldest_before(const struct evict_facts *a, const struct evict_facts *b);
+bool __wrap_evict_oldest_before(const struct evict_facts *a, const struct evict_facts *b);
 int __real_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
 int __wrap_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us);
 uint64_t __real_worth_stays_us(float a, int64_t age_a_us, float b, int64_t age_b_us);
@@ -175,6 +177,15 @@ void __wrap_kinetic_changed(struct kinetic_heap *h, struct kinetic_node *x, uint
 {
     take_value(h, x);
     __real_kinetic_changed(h, x, now);
+}
+
+/* To the others a path that goes on is as old as it is. */
+bool __wrap_evict_oldest_before(const struct evict_facts *a, const struct evict_facts *b)
+{
+    struct evict_facts plain_a = *a, plain_b = *b;
+    if (has_own_values())
+        plain_a.continues = plain_b.continues = false;
+    return __real_evict_oldest_before(&plain_a, &plain_b);
 }
 
 int __wrap_worth_compare(float a, int64_t age_a_us, float b, int64_t age_b_us)
